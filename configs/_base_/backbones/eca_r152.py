@@ -1,0 +1,3 @@
+_base_ = 'resnet.py'
+
+backbone = dict(depth=152, rla=None, attention=dict(type='ECA'))

@@ -1,0 +1,3 @@
+_base_ = 'resnet.py'
+
+backbone = dict(depth=101, rla=dict(channels=32, variant='v1'))

@@ -1,0 +1,3 @@
+_base_ = 'resnet.py'
+
+backbone = dict(depth=50, rla=None, attention=dict(type='SE'))

@@ -1,0 +1,4 @@
+# mmdet's runtime, with mmrla's modules registered.
+_base_ = 'mmdet::_base_/default_runtime.py'
+
+custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)

@@ -1,0 +1,13 @@
+"""Recurrent layer aggregation for MMDetection and MMPretrain.
+
+Importing this package makes the installed stack work together and registers
+every module in MMEngine's registries.
+"""
+from . import compat
+from .version import __version__
+
+compat.apply()
+
+from . import models  # noqa: E402  (the registries fill once the stack works)
+
+__all__ = ['__version__', 'compat', 'models']

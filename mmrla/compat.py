@@ -1,0 +1,178 @@
+"""What the installed stack needs in order to work together.
+
+:func:`apply` runs on ``import mmrla``. Each piece says what is wrong, with
+which versions, and does nothing where nothing is wrong. None changes a result.
+"""
+import contextlib
+import functools
+import pickle
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+import torch
+from mmengine.device import get_device
+from mmengine.dist import utils as dist_utils
+from mmengine.logging import HistoryBuffer
+from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner import checkpoint as mmengine_checkpoint
+
+# A torch.library.Library takes its operators back when it is collected.
+_TORCHVISION_OPERATORS = []
+
+
+def apply() -> None:
+    """Apply every piece; a second call changes nothing."""
+    hide_setuptools_notice()
+    declare_torchvision_operators()
+    load_checkpoints_safely()
+    train_over_gloo_without_gpu()
+
+
+def hide_setuptools_notice() -> None:
+    """Silence the notice that pkg_resources will go.
+
+    setuptools below 81, which mmcv's build needs, prints it with every config
+    that mmengine (0.10.7) reads. The version is pinned.
+    """
+    warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+
+
+def declare_torchvision_operators() -> None:
+    """Let a torchvision that was built for CUDA be imported by a CPU torch.
+
+    The registry has one torchvision, built for CUDA. With a CPU-only torch its
+    compiled operators cannot be loaded, and ``import torchvision`` stops with
+    "operator torchvision::nms does not exist" because it describes operators
+    that nobody declared. Declaring them is enough for its transforms and
+    models, which is what mmpretrain and mmengine use. Unneeded with a
+    torchvision built for the installed torch.
+    """
+    if _TORCHVISION_OPERATORS or torch.version.cuda is not None:
+        return
+    spec = find_spec('torchvision')
+    if spec is None:
+        return
+    for library in Path(spec.origin).parent.glob('_C*.so'):
+        with contextlib.suppress(OSError):
+            torch.ops.load_library(library)
+            return
+    operators = torch.library.Library('torchvision', 'FRAGMENT')
+    operators.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')
+    operators.define('qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')
+    _TORCHVISION_OPERATORS.append(operators)
+
+
+def load_checkpoints_safely() -> None:
+    """Read checkpoints without running code, mmengine's own included.
+
+    torch loads with ``weights_only`` since 2.6, and mmengine (up to 0.10.7 at
+    least) then cannot read what it wrote: its checkpoints hold HistoryBuffers
+    and numpy scalars. Exactly these types are allowed here. In the other
+    direction, mmengine's downloads go through torch.hub, which still runs code
+    by default. Every file is read with ``weights_only`` now, and one that is
+    refused is named.
+    """
+    torch.serialization.add_safe_globals(_mmengine_checkpoint_types())
+    CheckpointLoader.register_scheme('', load_from_local, force=True)
+    if not isinstance(mmengine_checkpoint.load_url, functools.partial):
+        mmengine_checkpoint.load_url = functools.partial(
+            mmengine_checkpoint.load_url, weights_only=True)
+
+
+def _mmengine_checkpoint_types() -> list:
+    """The types in an mmengine checkpoint that are not tensors."""
+    reconstruct = np.zeros(0).__reduce__()[0]
+    scalar = np.float64(0).__reduce__()[0]
+    names = [(reconstruct, 'numpy.core.multiarray._reconstruct'),
+             (scalar, 'numpy.core.multiarray.scalar')]  # as numpy 1 wrote them
+    dtypes = {type(np.dtype(kind)) for kind in '?bhilqBHILQefd'}
+    return [HistoryBuffer, np.ndarray, np.dtype, reconstruct, scalar, *names, *dtypes]
+
+
+def load_from_local(filename: str, map_location: Any = None) -> Any:
+    """Read a checkpoint from a path, never running code from it.
+
+    The name ends up in mmengine's log ("Loads checkpoint by local backend").
+
+    Args:
+        filename: Path of the file.
+        map_location: As in :func:`torch.load`.
+    """
+    path = Path(filename).expanduser()
+    if not path.is_file():
+        what = 'is not a file' if path.exists() else 'does not exist'
+        raise FileNotFoundError(f'checkpoint {filename} {what}')
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise pickle.UnpicklingError(_refusal(filename, str(error))) from None
+    except (EOFError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else 'it ends early'
+        raise RuntimeError(f'checkpoint {filename} cannot be read: {reason}') from error
+
+
+def _refusal(filename: str, torch_message: str) -> str:
+    """torch's advice is to run the code; ours is not to."""
+    first = next((line.strip() for line in torch_message.splitlines()
+                  if 'GLOBAL' in line or 'Unsupported' in line), '')
+    if not first:
+        return f'checkpoint {filename} cannot be read: it is no file that torch.save wrote'
+    return (f'checkpoint {filename} is refused: it holds more than weights, and '
+            f'reading that could run code ({first.split(" was not")[0]}). If you '
+            'trust whoever made it, save its state_dict alone and use that.')
+
+
+def train_over_gloo_without_gpu() -> None:
+    """Let several processes train on a machine without an accelerator.
+
+    mmengine's launchers (0.10.7) call ``torch.cuda.set_device`` and its runner
+    gives DDP a GPU's number; both stop a CPU-only run. With an accelerator
+    these functions are called as they are.
+    """
+    for name in ('_init_dist_pytorch', '_init_dist_slurm', '_init_dist_mpi'):
+        _wrap_once(dist_utils, name, _init_over_gloo)
+    _wrap_once(Runner, 'wrap_model', _wrap_without_device)
+
+
+def _wrap_once(owner: Any, name: str, wrapper: Callable) -> None:
+    """Put ``wrapper`` around a function unless it is there already."""
+    original = getattr(owner, name)
+    if hasattr(original, '__wrapped__'):
+        return
+    setattr(owner, name, functools.wraps(original)(functools.partialmethod(
+        wrapper, original) if isinstance(owner, type) else functools.partial(wrapper, original)))
+
+
+def _init_over_gloo(init: Callable, backend: str, **kwargs) -> None:
+    """A launcher's ``init(backend, ...)``, over gloo where there is no device."""
+    if get_device() != 'cpu':
+        return init(backend, **kwargs)
+    with _without_set_device():
+        init('gloo', **kwargs)
+
+
+@contextlib.contextmanager
+def _without_set_device() -> Iterator[None]:
+    """There is no device to set."""
+    original = torch.cuda.set_device
+    torch.cuda.set_device = lambda device: None
+    try:
+        yield
+    finally:
+        torch.cuda.set_device = original
+
+
+def _wrap_without_device(runner: Runner, wrap_model: Callable, model_wrapper_cfg: Optional[dict],
+                         model: torch.nn.Module) -> torch.nn.Module:
+    """``Runner.wrap_model``, with no device number for DDP on a CPU."""
+    if runner.distributed and get_device() == 'cpu':
+        defaults = dict(
+            type='MMDistributedDataParallel',
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=runner.cfg.get('find_unused_parameters', False))
+        model_wrapper_cfg = {**defaults, **(model_wrapper_cfg or {})}
+    return wrap_model(runner, model_wrapper_cfg, model)

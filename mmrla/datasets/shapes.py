@@ -1,0 +1,257 @@
+"""A small detection and segmentation set, drawn and annotated like COCO.
+
+Shapes of six classes, of many sizes and shades, turned and overlapping, lie on
+a textured ground with clutter that is nobody's class. Where one shape hides
+a part of another the annotation has the visible part, as COCO's has. Some
+images hold a crowd (many small shapes under one run-length mask), some nothing.
+
+Every image is a function of the seed and its number alone.
+"""
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Tuple
+
+import cv2
+import numpy as np
+
+CLASSES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
+# Raise it whenever the same arguments draw something else than before.
+VERSION = 1
+SPLITS = ('train', 'val')
+SIDES = (112, 161)
+SIZES = (28, 96)
+EMPTY_SHARE = 0.04
+CROWD_SHARE = 0.06
+MIN_VISIBLE = 0.35
+
+
+class Shape(NamedTuple):
+    """A drawn object.
+
+    Attributes:
+        category: Index into ``CLASSES``.
+        mask: Shape (H, W), bool: where it is visible.
+        is_crowd: Whether it stands for many.
+    """
+    category: int
+    mask: np.ndarray
+    is_crowd: bool = False
+
+
+def outline(category: int, size: float, angle: float) -> np.ndarray:
+    """The corners of a shape about the origin, of shape (n, 2)."""
+    if CLASSES[category] in ('disc', 'ring'):
+        radii, corners = np.array([1.0]), 48
+    elif CLASSES[category] == 'star':
+        radii, corners = np.array([1.0, 0.42]), 10
+    elif CLASSES[category] == 'cross':
+        arm = np.array([[.3, 1], [.3, .3], [1, .3], [1, -.3], [.3, -.3], [.3, -1]])
+        points = np.concatenate([arm, -arm])
+        return size / 2 * points @ _rotation(angle)
+    else:
+        radii, corners = np.array([1.0]), 4 if CLASSES[category] == 'square' else 3
+    turns = 2 * np.pi * np.arange(corners) / corners
+    points = np.stack([np.cos(turns), np.sin(turns)], 1)
+    return size / 2 * np.resize(radii, corners)[:, None] * points @ _rotation(angle)
+
+
+def _rotation(angle: float) -> np.ndarray:
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def shape_mask(category: int, size: float, centre: np.ndarray, angle: float,
+               image_shape: Tuple[int, int]) -> np.ndarray:
+    """Where a shape lies, hidden or not: shape (H, W), bool."""
+    mask = np.zeros(image_shape, np.uint8)
+    points = outline(category, size, angle)
+    cv2.fillPoly(mask, [np.round(points + centre).astype(np.int32)], 1)
+    if CLASSES[category] == 'ring':
+        cv2.fillPoly(mask, [np.round(0.5 * points + centre).astype(np.int32)], 0)
+    return mask.astype(bool)
+
+
+def ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """A textured ground with clutter: shape (H, W, 3), float."""
+    coarse = rng.uniform(40, 215, (4, 5, 1)) + rng.uniform(-35, 35, (4, 5, 3))
+    coarse = coarse.astype(np.float32)
+    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    for _ in range(rng.integers(2, 6)):
+        ends = rng.integers(0, (width, height), (2, 2))
+        colour = tuple(map(float, rng.uniform(0, 255, 3)))
+        cv2.line(image, tuple(map(int, ends[0])), tuple(map(int, ends[1])), colour,
+                 int(rng.integers(1, 4)))
+    return image + rng.normal(0, 5, image.shape)
+
+
+def paint(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, category: int) -> None:
+    """Colour the pixels of a mask.
+
+    As a banana is mostly yellow, a class has its hue: what is learnt first on
+    a small set, so that a few minutes on a CPU show something.
+    """
+    hue = 180 * category / len(CLASSES) + rng.uniform(-11, 11)
+    shade = np.array([[[hue % 180, rng.uniform(130, 255), rng.uniform(130, 255)]]])
+    colour = cv2.cvtColor(shade.astype(np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
+    image[mask] = colour + rng.normal(0, 6, (int(mask.sum()), 3))
+
+
+def draw_crowd(rng: np.random.Generator, image: np.ndarray) -> Shape:
+    """Many small shapes of one class, close together."""
+    height, width = image.shape[:2]
+    category = int(rng.integers(len(CLASSES)))
+    centre = rng.uniform((35, 35), (width - 35, height - 35))
+    union = np.zeros((height, width), bool)
+    for _ in range(rng.integers(14, 22)):
+        at = centre + rng.normal(0, 13, 2)
+        mask = shape_mask(category, rng.uniform(9, 14), at, rng.uniform(0, 2 * np.pi),
+                          (height, width))
+        if mask.any():
+            paint(rng, image, mask, category)
+            union |= mask
+    return Shape(category, union, is_crowd=True)
+
+
+def draw_image(seed: int, number: int) -> Tuple[np.ndarray, List[Shape]]:
+    """Image ``number`` of the set ``seed``.
+
+    Returns:
+        tuple: The image, (H, W, 3) uint8, and what is visible on it.
+    """
+    rng = np.random.default_rng([VERSION, seed, number])
+    height, width = (int(side) for side in rng.integers(*SIDES, 2))
+    image = ground(rng, height, width)
+    shapes: List[Shape] = []
+    kind = rng.uniform()
+    if kind >= EMPTY_SHARE:
+        if kind < EMPTY_SHARE + CROWD_SHARE:
+            shapes.append(draw_crowd(rng, image))
+        for _ in range(rng.integers(1, 6)):
+            shapes = _place(rng, image, shapes)
+    return image.clip(0, 255).astype(np.uint8), shapes
+
+
+def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape]) -> List[Shape]:
+    """Draw one more shape over the others, unless it would hide one of them."""
+    height, width = image.shape[:2]
+    category = int(rng.integers(len(CLASSES)))
+    size = float(np.exp(rng.uniform(*np.log(SIZES))))
+    margin = size / 3
+    centre = rng.uniform((margin, margin), (width - margin, height - margin))
+    angle = rng.uniform(0, 2 * np.pi)
+    mask = shape_mask(category, size, centre, angle, (height, width))
+    for shape in shapes:
+        hidden = (shape.mask & mask).sum()
+        if shape.is_crowd and hidden or hidden > (1 - MIN_VISIBLE) * shape.mask.sum():
+            return shapes
+    paint(rng, image, mask, category)
+    return [shape._replace(mask=shape.mask & ~mask) for shape in shapes] + [Shape(category, mask)]
+
+
+def fill_holes(mask: np.ndarray) -> np.ndarray:
+    """A mask without its holes, which COCO's polygons cannot express."""
+    contours, _ = cv2.findContours(
+        mask.astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    filled = np.zeros(mask.shape, np.uint8)
+    cv2.drawContours(filled, contours, -1, 1, cv2.FILLED)
+    return filled.astype(bool)
+
+
+def polygons(mask: np.ndarray) -> List[List[float]]:
+    """The outer boundaries of a mask as COCO's flat lists of x and y.
+
+    OpenCV's contours run through the centres of the outermost pixels; traced
+    on a finer grid they run along the pixels' edges, which COCO means.
+    """
+    fine = np.kron(mask.astype(np.uint8), np.ones((4, 4), np.uint8))
+    contours, _ = cv2.findContours(fine, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    return [((contour.ravel() + 0.5) / 4).tolist() for contour in contours]
+
+
+def run_lengths(mask: np.ndarray) -> Dict:
+    """A mask as COCO's uncompressed run lengths, column by column."""
+    flat = np.concatenate([[0], mask.T.ravel().astype(np.int8), [0]])
+    changes = np.flatnonzero(np.diff(flat))
+    counts = np.diff(np.concatenate([[0], changes]))
+    rest = mask.size - (changes[-1] if len(changes) else 0)
+    return dict(size=list(mask.shape), counts=[*map(int, counts), int(rest)])
+
+
+def annotation(shape: Shape, number: int, image_id: int) -> Dict:
+    """A COCO annotation."""
+    mask = shape.mask if shape.is_crowd else fill_holes(shape.mask)
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    x, y = int(columns[0]), int(rows[0])
+    return dict(
+        id=number,
+        image_id=image_id,
+        category_id=shape.category + 1,
+        bbox=[x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y],
+        area=int(mask.sum()),
+        segmentation=run_lengths(mask) if shape.is_crowd else polygons(mask),
+        iscrowd=int(shape.is_crowd))
+
+
+def write_split(folder: Path, split: str, count: int, seed: int) -> None:
+    """The images and annotations of one split."""
+    (folder / f'{split}2017').mkdir(parents=True)
+    images, annotations = [], []
+    # Odd numbers train, even numbers validate: no image is in both.
+    first = 1 + SPLITS.index(split)
+    for image_id in range(first, first + 2 * count, 2):
+        image, shapes = draw_image(seed, image_id)
+        name = f'{image_id:012d}.png'
+        if not cv2.imwrite(str(folder / f'{split}2017' / name), image):
+            raise OSError(f'cannot write {folder / f"{split}2017" / name}')
+        images.append(dict(id=image_id, file_name=name, height=image.shape[0],
+                           width=image.shape[1]))
+        for shape in shapes:
+            annotations.append(annotation(shape, len(annotations) + 1, image_id))
+    categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]
+    path = folder / f'annotations/instances_{split}2017.json'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(
+        dict(info=dict(description='mmrla shapes'), images=images,
+             annotations=annotations, categories=categories)))
+
+
+def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int = 0) -> Path:
+    """Write the set into a folder, laid out like COCO 2017.
+
+    The folder appears complete or not at all; one that already holds the same
+    set is left as it is.
+
+    Args:
+        folder: Where ``annotations/``, ``train2017/`` and ``val2017/`` go.
+        train: How many images to train on.
+        val: How many to hold out.
+        seed: Another seed is another set.
+
+    Returns:
+        Path: The folder.
+    """
+    for name, count in (('train', train), ('val', val)):
+        if count < 1:
+            raise ValueError(f'{name}={count} must be 1 or more')
+    folder = Path(folder)
+    recipe = dict(version=VERSION, train=train, val=val, seed=seed)
+    stamp = folder / 'shapes.json'
+    if stamp.exists() and json.loads(stamp.read_text()) == recipe:
+        return folder
+    if folder.exists() and not stamp.exists() and any(folder.iterdir()):
+        raise FileExistsError(
+            f'{folder} holds something else; name another folder or remove it')
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
+    try:
+        write_split(partial, 'train', train, seed)
+        write_split(partial, 'val', val, seed)
+        (partial / stamp.name).write_text(json.dumps(recipe))
+        partial.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder

@@ -1,0 +1,27 @@
+"""Checks of config values: a wrong one stops at once with its name and the fix."""
+from typing import Any, Collection
+
+
+def check_choice(name: str, value: Any, choices: Collection) -> None:
+    """``value`` must be one of ``choices``."""
+    # A list or dict from a config is a wrong value, not an unhashable one.
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        listed = ', '.join(map(repr, choices))
+        raise ValueError(f'{name}={value!r} is not known; choose one of: {listed}')
+
+
+def check_keys(name: str, cfg: Any, allowed: Collection[str]) -> None:
+    """``cfg`` must be a dict with no other keys than ``allowed``."""
+    listed = ', '.join(allowed)
+    if not isinstance(cfg, dict):
+        raise ValueError(f'{name}={cfg!r} must be None or a dict with keys among: {listed}')
+    for key in cfg:
+        if key not in allowed:
+            raise ValueError(f'{name} has no key {key!r} (value {cfg[key]!r}); '
+                             f'its keys are: {listed}')
+
+
+def check_positive_int(name: str, value: Any) -> None:
+    """``value`` must be a whole number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f'{name}={value!r} must be a whole number of 1 or more')

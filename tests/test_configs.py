@@ -1,0 +1,71 @@
+"""Every config of the repository."""
+from pathlib import Path
+
+import pytest
+import torch
+from mmdet.utils import register_all_modules
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from mmrla.models import RLAResNet
+
+CONFIGS = Path(__file__).parent.parent / 'configs'
+COCO = sorted(CONFIGS.glob('*_1x.py'))
+FORMS = dict(
+    r=(None, None),
+    rla_r=(dict(channels=32, variant='v1'), None),
+    eca_r=(None, dict(type='ECA')),
+    rla_eca_r=(dict(channels=32, variant='v1'), dict(type='ECA')),
+    se_r=(None, dict(type='SE')))
+
+
+def test_there_is_a_config_for_every_detector_and_backbone():
+    expected = {f'{detector}_{form}{depth}_fpn_1x.py'
+                for detector in ('faster_rcnn', 'mask_rcnn', 'retinanet')
+                for form in FORMS for depth in (50, 101, 152)}
+    assert {path.name for path in COCO} == expected
+
+
+@pytest.mark.parametrize('path', COCO, ids=lambda path: path.stem)
+def test_a_config_says_what_its_name_says(path):
+    cfg = Config.fromfile(path)
+    form, depth = path.stem.removesuffix('_fpn_1x').split('cnn_')[-1].removeprefix(
+        'retinanet_').rsplit('r', 1)
+    rla, attention = FORMS[form + 'r']
+    backbone = cfg.model.backbone
+    assert (backbone.type, backbone.depth) == ('RLAResNet', int(depth))
+    assert backbone.rla == rla
+    assert backbone.get('attention') == attention
+    assert (backbone.frozen_stages, backbone.norm_eval) == (1, True)
+    # the paper's schedule
+    assert cfg.optim_wrapper.optimizer == dict(
+        type='SGD', lr=0.01, momentum=0.9, weight_decay=0.0001)
+    assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=8)
+    assert (cfg.train_cfg.max_epochs, cfg.param_scheduler[1].milestones) == (12, [8, 11])
+    assert cfg.train_pipeline[2].scale == (1333, 800)
+
+
+@pytest.mark.parametrize('path', COCO, ids=lambda path: path.stem)
+def test_a_config_builds_its_detector(path):
+    register_all_modules(init_default_scope=False)
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    assert isinstance(model.backbone, RLAResNet)
+    assert (model.backbone.rla is None) == ('rla' not in path.stem)
+
+
+def test_a_users_config_inherits_with_one_line(tmp_path):
+    mine = tmp_path / 'mine.py'
+    mine.write_text("_base_ = 'mmrla::faster_rcnn_rla_r50_fpn_1x.py'\n"
+                    "model = dict(backbone=dict(rla=dict(channels=16, variant='v3')))\n")
+    backbone = Config.fromfile(mine).model.backbone
+    assert backbone.rla == dict(channels=16, variant='v3')
+    assert backbone.depth == 50
+
+
+def test_a_config_survives_being_dumped(tmp_path):
+    cfg = Config.fromfile(CONFIGS / 'mask_rcnn_rla_eca_r101_fpn_1x.py')
+    cfg.dump(tmp_path / 'dumped.py')
+    assert Config.fromfile(tmp_path / 'dumped.py').model == cfg.model

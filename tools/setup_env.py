@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Set up the environment mmrla is tested in, mmcv's compiled operators included.
+
+    python3 tools/setup_env.py            # make or complete .venv
+    python3 tools/setup_env.py --which    # print the interpreter to use
+
+An active virtual or conda environment that already satisfies
+``requirements/*.txt`` is used as it is; otherwise ``.venv`` is made in the
+repository with the versions of ``requirements/pins.txt``. A second call takes
+seconds, and a call that follows an interrupted one goes on where that stopped.
+
+This file runs before anything is installed: standard library only.
+"""
+import argparse
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+REQUIREMENTS = REPO / 'requirements'
+PINS = REQUIREMENTS / 'pins.txt'
+VENV = REPO / '.venv'
+STAMP = VENV / 'mmrla-setup.sha256'
+LOG = VENV / 'mmrla-setup.log'
+MIN_PYTHON = (3, 11)
+
+# Run inside an environment: every requirement met, mmcv's operators loadable.
+CHECK = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from packaging.requirements import Requirement
+for path in sys.argv[1:]:
+    for line in open(path):
+        line = line.split('#')[0].strip()
+        if not line:
+            continue
+        requirement = Requirement(line)
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            sys.exit(f'{requirement.name} is not installed')
+        if not requirement.specifier.contains(installed, prereleases=True):
+            sys.exit(f'{requirement} is needed, {installed} is installed')
+import torch, mmcv._ext
+"""
+
+# mmcv's sources are compiled with optimisation but without debug symbols, and
+# with torch's header compiled once instead of once a file.
+CXX_FLAGS = '-DNDEBUG -fwrapv -g0 -O2 -w -fPIC'
+# What ninja and pip print when something moves on.
+PROGRESS = r'\[(\d+)/(\d+)\] |(Collecting|Downloading|Building|Installing)\b'
+EXTENSION_FLAGS = ('-std=c++17 -DTORCH_API_INCLUDE_EXTENSION_H '
+                   '-DTORCH_EXTENSION_NAME=_ext')
+
+
+def stop(message: str) -> None:
+    """End with a message that says what to do."""
+    sys.exit(f'setup: {message}')
+
+
+def say(message: str) -> None:
+    print(f'setup: {message}', file=sys.stderr, flush=True)
+
+
+def requirement_files() -> list:
+    """The files whose requirements the environment must meet."""
+    names = ('runtime', 'mminstall', 'detection', 'pretraining', 'development')
+    return [REQUIREMENTS / f'{name}.txt' for name in names]
+
+
+def unmet(python: Path) -> str:
+    """What the environment of ``python`` lacks; empty if nothing."""
+    result = subprocess.run(
+        [python, '-c', CHECK, *requirement_files()],
+        capture_output=True,
+        text=True)
+    if result.returncode == 0:
+        return ''
+    return (result.stderr.strip().splitlines() or ['no answer'])[-1]
+
+
+def active_python() -> Path | None:
+    """The interpreter of the active environment, if one is active."""
+    prefix = os.environ.get('VIRTUAL_ENV') or os.environ.get('CONDA_PREFIX')
+    if not prefix or Path(prefix).resolve() == VENV:
+        return None
+    return Path(prefix) / 'bin' / 'python'
+
+
+def stamp_value() -> str:
+    """Changes whenever a file that decides the environment's content does."""
+    digest = hashlib.sha256()
+    for path in (*sorted(REQUIREMENTS.glob('*.txt')), REPO / 'setup.py'):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Step:
+    """A numbered part of the set-up: a line when it starts and when it ends."""
+
+    total = 4
+    count = 0
+
+    def __init__(self, title: str) -> None:
+        Step.count += 1
+        self.title = f'[{Step.count}/{Step.total}] {title}'
+
+    def __enter__(self) -> 'Step':
+        say(self.title)
+        self.start = time.time()
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is None:
+            say(f'{self.title}: done in {time.time() - self.start:.0f} s')
+
+
+def run(command: list, env: dict | None = None, cwd: Path = REPO) -> None:
+    """Run a command into the log, its compile progress on the screen."""
+    live = sys.stderr.isatty()
+    shown = 0.0
+    with LOG.open('a') as log:
+        log.write(f'\n$ {shlex.join(map(str, command))}\n')
+        log.flush()
+        process = subprocess.Popen(
+            command, env=env, cwd=cwd, text=True, errors='replace',
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for line in process.stdout:
+            log.write(line)
+            progress = re.match(PROGRESS, line)
+            if progress and time.time() - shown > (0.2 if live else 15):
+                shown = time.time()
+                text = progress[0] + 'compiled' if progress[1] else line.strip()
+                end = '\r' if live else '\n'
+                print(f'  {text[:76]:<78}', end=end, file=sys.stderr, flush=True)
+    if live and shown:
+        print(' ' * 80, end='\r', file=sys.stderr)
+    if process.wait():
+        tail = ''.join(LOG.read_text(errors='replace').splitlines(True)[-25:])
+        stop(f'this failed:\n  {shlex.join(map(str, command))}\n{tail}\n'
+             f'The whole output is in {LOG.relative_to(REPO)}. Mend the cause '
+             'and call again: what is done is not done twice.')
+
+
+def pip(*arguments, env: dict | None = None) -> None:
+    run([VENV / 'bin/python', '-m', 'pip', '--disable-pip-version-check',
+         *map(str, arguments)], env=env)
+
+
+def output_of(code: str) -> str:
+    """What ``code`` prints in the new environment."""
+    return subprocess.run([VENV / 'bin/python', '-c', code], check=True,
+                          capture_output=True, text=True).stdout.strip()
+
+
+def check_tools() -> None:
+    """The things that pip cannot install."""
+    if sys.version_info < MIN_PYTHON:
+        stop(f'Python {".".join(map(str, MIN_PYTHON))} or newer is needed, '
+             f'this is {sys.version.split()[0]} ({sys.executable}).')
+    if shutil.which(os.environ.get('CXX', 'c++')) is None:
+        stop('a C++17 compiler is needed to build mmcv\'s operators. '
+             'Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf '
+             'install gcc-c++ python3-devel; conda: conda install '
+             'gxx_linux-64; or name one in CXX.')
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        stop('Python\'s venv module is missing. Debian, Ubuntu: apt-get '
+             'install python3-venv.')
+
+
+def check_cuda() -> None:
+    """A GPU without the CUDA compiler would give operators without CUDA."""
+    facts = output_of(
+        'import torch; from torch.utils.cpp_extension import CUDA_HOME; '
+        'print(torch.cuda.is_available(), CUDA_HOME, torch.version.cuda)')
+    available, home, cuda = facts.split()
+    if available == 'False':
+        say('no usable GPU: mmcv\'s operators are built for the CPU')
+    elif home != 'None':
+        say(f'GPU found: mmcv\'s operators are built with CUDA from {home}')
+    elif os.environ.get('MMRLA_CPU_OPS') == '1':
+        os.environ['CUDA_VISIBLE_DEVICES'] = ''
+        say('MMRLA_CPU_OPS=1: mmcv\'s operators are built for the CPU only')
+    else:
+        stop(f'torch sees a GPU, but there is no CUDA toolkit (nvcc) to build '
+             f'mmcv\'s operators with. Install CUDA {cuda}\'s toolkit or set '
+             'CUDA_HOME; MMRLA_CPU_OPS=1 builds them for the CPU only.')
+
+
+def precompiled_header(folder: Path) -> str:
+    """The compiler flags that make mmcv's sources use a precompiled header.
+
+    Torch's headers take 25 s a file to parse, the rest of a file hardly any.
+    gcc uses a precompiled header only if it was made with the same flags, and
+    otherwise silently reads the plain one: slower, never wrong. Empty where
+    the compiler does not take it.
+    """
+    header, probe = folder / 'mmcv_torch.h', folder / 'probe.cpp'
+    includes = output_of(
+        'import sysconfig; from torch.utils.cpp_extension import include_paths; '
+        'print(*[*include_paths(), sysconfig.get_paths()["include"]], sep="\\n")')
+    flags = shlex.split(f'{CXX_FLAGS} {EXTENSION_FLAGS}')
+    flags += [f'-I{path}' for path in includes.splitlines()]
+    compiler = os.environ.get('CXX', 'c++')
+    header.write_text('#include <torch/types.h>\n')
+    probe.write_text('')
+    compiled = header.with_name(header.name + '.gch')
+    if not compiled.exists():
+        say('compiling torch\'s header once for all files')
+        partial = compiled.with_name('partial.gch')
+        made = subprocess.run([compiler, *flags, '-x', 'c++-header', header, '-o', partial])
+        if made.returncode:
+            return ''
+        partial.rename(compiled)
+    listing = subprocess.run(
+        [compiler, *flags, '-include', header, '-H', '-fsyntax-only', probe],
+        capture_output=True, text=True).stderr
+    if f'! {compiled}' in listing:
+        return f'-include {shlex.quote(str(header))}'
+    say('the compiler does not take the precompiled header: this will be slower')
+    return ''
+
+
+def mmcv_sources(version: str, folder: Path) -> Path:
+    """Download and unpack mmcv's source distribution, once."""
+    sources = folder / f'mmcv-{version}'
+    if sources.exists():
+        return sources
+    pip('download', '--no-deps', '--no-build-isolation', '--no-binary', 'mmcv',
+        '--dest', folder, f'mmcv=={version}')
+    unpacking = folder / 'unpacking'
+    shutil.rmtree(unpacking, ignore_errors=True)
+    with tarfile.open(folder / f'mmcv-{version}.tar.gz') as archive:
+        archive.extractall(unpacking, filter='data')
+    (unpacking / sources.name).rename(sources)
+    return sources
+
+
+def build_mmcv(version: str) -> None:
+    """Compile and install mmcv; ninja keeps what an earlier call compiled."""
+    torch_build = output_of('import torch; print(torch.__version__)')
+    folder = VENV / f'build-torch-{torch_build}'
+    folder.mkdir(exist_ok=True)
+    sources = mmcv_sources(version, folder)
+    check_cuda()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    env = {**os.environ, 'MMCV_WITH_OPS': '1',
+           'CFLAGS': f'{CXX_FLAGS} {precompiled_header(folder)}'.strip(),
+           'MAX_JOBS': os.environ.get('MAX_JOBS', str(cores)),
+           'PATH': f'{VENV / "bin"}{os.pathsep}{os.environ["PATH"]}'}
+    python = VENV / 'bin/python'
+    run([python, 'setup.py', 'build_ext'], env=env, cwd=sources)
+    run([python, '-m', 'pip', 'install', '--no-deps', '--no-build-isolation',
+         '--no-cache-dir', '.'], env=env, cwd=sources)
+    shutil.rmtree(folder)
+
+
+def install() -> None:
+    """Make ``.venv`` complete."""
+    check_tools()
+    python = VENV / 'bin/python'
+    start = time.time()
+    if not (VENV / 'bin/pip').exists():
+        say('making .venv')
+        subprocess.run([sys.executable, '-m', 'venv', '--clear', VENV], check=True)
+    pins = dict(re.findall(r'^([\w-]+)==(\S+)$', PINS.read_text(), re.M))
+    constrained = ('install', '--constraint', PINS)
+    with Step(f'torch {pins["torch"]}'):
+        pip(*constrained, '-r', REQUIREMENTS / 'build.txt', 'torch')
+    with Step('mmengine, mmdet, mmpretrain, pycocotools'):
+        needed = [arg for path in requirement_files()
+                  if path.stem != 'mminstall' for arg in ('-r', path)]
+        pip(*constrained, *needed)
+    with Step(f'mmcv {pins["mmcv"]}, compiled (3 to 5 minutes on 2 cores)'):
+        lacks_mmcv = unmet(python)
+        if lacks_mmcv:
+            build_mmcv(pins['mmcv'])
+    with Step('mmrla'):
+        pip('install', '--no-deps', '--no-build-isolation', '--editable', REPO)
+    reason = unmet(python)
+    if reason:
+        stop(f'.venv is still not complete: {reason}. See {LOG}.')
+    STAMP.write_text(stamp_value())
+    say(f'ready after {time.time() - start:.0f} s: {python.relative_to(REPO)}')
+
+
+def environment_python() -> tuple:
+    """The interpreter to use and why it cannot be used yet (or '')."""
+    active = active_python()
+    if active:
+        reason = unmet(active)
+        if not reason:
+            return active, ''
+        say(f'the active environment is not used: {reason}')
+    python = VENV / 'bin/python'
+    if not STAMP.exists() or STAMP.read_text() != stamp_value():
+        return python, 'it is not set up, or the requirements have changed'
+    return python, unmet(python)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--which', action='store_true',
+                        help='only print the interpreter to use')
+    python, reason = environment_python()
+    if parser.parse_args().which:
+        print(python)
+    elif reason:
+        install()
+    else:
+        say(f'nothing to do: {python}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Train on a Slurm cluster, as with mmdet:
+#   GPUS=16 tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]
+set -euo pipefail
+. "$(dirname "$0")/launch.sh"
+
+[ $# -ge 4 ] || usage 'PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]'
+partition=$1 job=$2 config=$3 work_dir=$4
+shift 4
+gpus=${GPUS:-8}
+per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
+
+# SRUN_ARGS holds several words.
+# shellcheck disable=SC2086
+PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
+    exec srun --partition="$partition" \
+    --job-name="$job" \
+    --gres="gpu:$per_node" \
+    --ntasks="$gpus" \
+    --ntasks-per-node="$per_node" \
+    --cpus-per-task="${CPUS_PER_TASK:-5}" \
+    --kill-on-bad-exit=1 \
+    ${SRUN_ARGS:-} \
+    "$(python_of_project)" -u "$tools/train.py" "$config" \
+    --work-dir "$work_dir" --launcher slurm "$@"

@@ -1,0 +1,54 @@
+"""Train a detector or a classifier: `python tools/train.py CONFIG`.
+
+The arguments are those of mmdet's tools/train.py, and --pretrained.
+"""
+import argparse
+
+from mmengine.config import Config
+
+import mmrla  # noqa: F401  (registers the modules and mends the stack)
+from mmrla.cli import base_parser, build_runner, load_config
+
+
+def parse_args() -> argparse.Namespace:
+    parser = base_parser('Train a detector or a classifier.')
+    parser.add_argument(
+        '--pretrained', metavar='CHECKPOINT',
+        help='weights that the backbone starts from: a path, a URL or torchvision://resnet50; '
+        'short for model.backbone.init_cfg in the config')
+    parser.add_argument('--amp', action='store_true', help='train with mixed precision')
+    parser.add_argument(
+        '--auto-scale-lr', action='store_true',
+        help='scale the learning rate by the batch; mmrla\'s own configs always do')
+    parser.add_argument(
+        '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
+        help='go on from a checkpoint; without a path, from the last one in the work dir')
+    return parser.parse_args()
+
+
+def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
+    """Write the arguments of training into the config."""
+    if args.pretrained:
+        cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
+    if args.amp:
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise SystemExit(
+                f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {args.config}')
+        cfg.auto_scale_lr.enable = True
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+
+
+def main() -> None:
+    args = parse_args()
+    cfg = load_config(args)
+    apply_arguments(cfg, args)
+    build_runner(cfg).train()
+
+
+if __name__ == '__main__':
+    main()
