@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 REPO = Path(__file__).resolve().parent
-# What `mim train mmrla ...` and `_base_ = 'mmrla::...'` look for in mmrla/.mim
+# What mim looks for in mmrla/.mim
 MIM_FILES = ('configs', 'tools', 'model-index.yml')
 
 

@@ -6,6 +6,7 @@ which versions, and does nothing where nothing is wrong. None changes a result.
 import contextlib
 import functools
 import pickle
+import re
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,10 +87,21 @@ def _mmengine_checkpoint_types() -> list:
     """The types in an mmengine checkpoint that are not tensors."""
     reconstruct = np.zeros(0).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
-    names = [(reconstruct, 'numpy.core.multiarray._reconstruct'),
-             (scalar, 'numpy.core.multiarray.scalar')]  # as numpy 1 wrote them
     dtypes = {type(np.dtype(kind)) for kind in '?bhilqBHILQefd'}
-    return [HistoryBuffer, np.ndarray, np.dtype, reconstruct, scalar, *names, *dtypes]
+    return [
+        HistoryBuffer, np.ndarray, np.dtype, reconstruct, scalar, *dtypes,
+        # as numpy 1 called them
+        (reconstruct, 'numpy.core.multiarray._reconstruct'),
+        (scalar, 'numpy.core.multiarray.scalar'),
+        (_history_buffer_method, 'builtins.getattr'),
+    ]
+
+
+def _history_buffer_method(owner: Any, name: str) -> Callable:
+    """All that a checkpoint may look up: a HistoryBuffer names its own methods."""
+    if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
+        raise pickle.UnpicklingError(f'Unsupported GLOBAL getattr({owner!r}, {name!r})')
+    return getattr(owner, name)
 
 
 def load_from_local(filename: str, map_location: Any = None) -> Any:
@@ -109,19 +121,22 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
         return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(_refusal(filename, str(error))) from None
-    except (EOFError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else 'it ends early'
-        raise RuntimeError(f'checkpoint {filename} cannot be read: {reason}') from error
+    except OSError:
+        raise  # it names the file
+    except Exception as error:  # damaged files raise nearly anything
+        reason = f'{type(error).__name__}: {error}'.splitlines()[0]
+        raise RuntimeError(f'checkpoint {filename} cannot be read ({reason}); it is '
+                           'damaged, cut short or no checkpoint at all') from error
 
 
 def _refusal(filename: str, torch_message: str) -> str:
     """torch's advice is to run the code; ours is not to."""
-    first = next((line.strip() for line in torch_message.splitlines()
-                  if 'GLOBAL' in line or 'Unsupported' in line), '')
-    if not first:
+    reason = next((line.strip() for line in torch_message.splitlines()
+                   if re.search('GLOBAL|reduce|class|build', line)), None)
+    if reason is None:
         return f'checkpoint {filename} cannot be read: it is no file that torch.save wrote'
     return (f'checkpoint {filename} is refused: it holds more than weights, and '
-            f'reading that could run code ({first.split(" was not")[0]}). If you '
+            f'reading that could run code ({reason.split(" was not")[0]}). If you '
             'trust whoever made it, save its state_dict alone and use that.')
 
 
@@ -138,12 +153,16 @@ def train_over_gloo_without_gpu() -> None:
 
 
 def _wrap_once(owner: Any, name: str, wrapper: Callable) -> None:
-    """Put ``wrapper`` around a function unless it is there already."""
+    """Let ``wrapper(original, ...)`` stand for a function, unless it does so."""
     original = getattr(owner, name)
     if hasattr(original, '__wrapped__'):
         return
-    setattr(owner, name, functools.wraps(original)(functools.partialmethod(
-        wrapper, original) if isinstance(owner, type) else functools.partial(wrapper, original)))
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
+
+    setattr(owner, name, wrapped)
 
 
 def _init_over_gloo(init: Callable, backend: str, **kwargs) -> None:
@@ -165,7 +184,7 @@ def _without_set_device() -> Iterator[None]:
         torch.cuda.set_device = original
 
 
-def _wrap_without_device(runner: Runner, wrap_model: Callable, model_wrapper_cfg: Optional[dict],
+def _wrap_without_device(wrap_model: Callable, runner: Runner, model_wrapper_cfg: Optional[dict],
                          model: torch.nn.Module) -> torch.nn.Module:
     """``Runner.wrap_model``, with no device number for DDP on a CPU."""
     if runner.distributed and get_device() == 'cpu':

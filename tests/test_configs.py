@@ -58,7 +58,7 @@ def test_a_config_builds_its_detector(path):
 
 def test_a_users_config_inherits_with_one_line(tmp_path):
     mine = tmp_path / 'mine.py'
-    mine.write_text("_base_ = 'mmrla::faster_rcnn_rla_r50_fpn_1x.py'\n"
+    mine.write_text(f"_base_ = '{CONFIGS}/faster_rcnn_rla_r50_fpn_1x.py'\n"
                     "model = dict(backbone=dict(rla=dict(channels=16, variant='v3')))\n")
     backbone = Config.fromfile(mine).model.backbone
     assert backbone.rla == dict(channels=16, variant='v3')

@@ -5,6 +5,7 @@ The arguments are those of mmdet's tools/train.py, and --pretrained.
 import argparse
 
 from mmengine.config import Config
+from mmengine.device import get_device
 
 import mmrla  # noqa: F401  (registers the modules and mends the stack)
 from mmrla.cli import base_parser, build_runner, load_config
@@ -31,6 +32,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     if args.pretrained:
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
     if args.amp:
+        if get_device() == 'cpu':  # where half precision is slower, and mmengine refuses it
+            raise SystemExit('--amp needs a GPU; leave it out to train in float32')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
