@@ -11,6 +11,8 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
+from urllib.error import URLError
+from urllib.parse import urlparse
 
 import numpy as np
 import torch
@@ -78,9 +80,7 @@ def load_checkpoints_safely() -> None:
     """
     torch.serialization.add_safe_globals(_mmengine_checkpoint_types())
     CheckpointLoader.register_scheme('', load_from_local, force=True)
-    if not isinstance(mmengine_checkpoint.load_url, functools.partial):
-        mmengine_checkpoint.load_url = functools.partial(
-            mmengine_checkpoint.load_url, weights_only=True)
+    _wrap_once(mmengine_checkpoint, 'load_url', _load_url_safely)
 
 
 def _mmengine_checkpoint_types() -> list:
@@ -127,6 +127,19 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
         reason = f'{type(error).__name__}: {error}'.splitlines()[0]
         raise RuntimeError(f'checkpoint {filename} cannot be read ({reason}); it is '
                            'damaged, cut short or no checkpoint at all') from error
+
+
+def _load_url_safely(load_url: Callable, url: str, **kwargs) -> Any:
+    """``load_url`` for weights only, saying what to do without a network."""
+    try:
+        return load_url(url, **{**kwargs, 'weights_only': True})
+    except pickle.UnpicklingError as error:
+        raise pickle.UnpicklingError(_refusal(url, str(error))) from None
+    except URLError as error:
+        cached = Path(torch.hub.get_dir()) / 'checkpoints' / Path(urlparse(url).path).name
+        raise ConnectionError(
+            f'checkpoint {url} cannot be downloaded ({error.reason}). Without a network, put '
+            f'the file at {cached}, or name another with --pretrained') from error
 
 
 def _refusal(filename: str, torch_message: str) -> str:

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from urllib.error import URLError
 
 import mmengine.runner.checkpoint as mmengine_checkpoint
 import numpy as np
@@ -93,6 +94,19 @@ def test_a_download_that_carries_code_is_refused(malicious, tmp_path, monkeypatc
         mmengine_checkpoint.load_url(
             'https://host.invalid/file.pth', model_dir=str(tmp_path / 'hub'))
     assert not trace.exists()
+
+
+def test_without_a_network_the_error_says_where_the_file_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+
+    def unreachable(*_, **__):
+        raise URLError('no route to host')
+
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', unreachable)
+    with pytest.raises(ConnectionError) as error:
+        CheckpointLoader.load_checkpoint('torchvision://resnet50', 'cpu')
+    assert 'no route to host' in str(error.value)
+    assert f'{tmp_path}/hub/checkpoints/resnet50-0676ba61.pth' in str(error.value)
 
 
 @pytest.mark.parametrize('content', [b'', b'hello, I am a text file', bytes(range(256))])

@@ -112,6 +112,9 @@ class Step:
         Step.count += 1
         self.title = f'[{Step.count}/{Step.total}] {title}'
 
+    def skip(self, reason: str) -> None:
+        say(f'{self.title}: {reason}')
+
     def __enter__(self) -> 'Step':
         say(self.title)
         self.start = time.time()
@@ -281,10 +284,11 @@ def install() -> None:
         needed = [arg for path in requirement_files()
                   if path.stem != 'mminstall' for arg in ('-r', path)]
         pip(*constrained, *needed)
-    with Step(f'mmcv {pins["mmcv"]}, compiled (3 to 5 minutes on 2 cores)'):
-        lacks_mmcv = unmet(python)
-        if lacks_mmcv:
+    if unmet(python):
+        with Step(f'mmcv {pins["mmcv"]}, compiled (3 to 5 minutes on 2 cores)'):
             build_mmcv(pins['mmcv'])
+    else:
+        Step(f'mmcv {pins["mmcv"]}').skip('already compiled')
     with Step('mmrla'):
         pip('install', '--no-deps', '--no-build-isolation', '--editable', REPO)
     reason = unmet(python)

@@ -44,4 +44,5 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', T_max=max_epochs, eta_min=1e-5, convert_to_iter_based=True),
 ]
-default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))
+default_hooks = dict(logger=dict(interval=20), checkpoint=dict(max_keep_ckpts=3))
+randomness = dict(seed=0)
