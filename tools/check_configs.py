@@ -16,6 +16,8 @@ from typing import List, Tuple
 
 from mmengine.config import Config, ConfigDict
 
+import mmrla  # noqa: F401  (silences what the stack prints)
+
 REPO = Path(__file__).resolve().parent.parent
 
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
 from .checks import check_choice, check_positive_int
-from .rla import BlockFeatures, RLAConfig, RLAStage
+from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
 
@@ -461,7 +461,7 @@ class RLAResNet(BaseModule):
             is_last = i == len(self.stage_blocks) - 1
             blocks = getattr(self, self.res_layers[i])
             stages.append(RLAStage(
-                first_convs=[block.conv1 for block in blocks],
+                readers=[reader_like(block.conv1, config.channels, conv_cfg) for block in blocks],
                 feature_channels=self.base_channels * 2**i * self.block.expansion,
                 stride=strides[i],
                 num_updates=num_blocks - (is_last and not self.out_hidden),

@@ -86,34 +86,50 @@ class RLAConfig:
         return cls(**cfg)
 
 
+def reader_like(conv: nn.Conv2d, channels: int, conv_cfg: Optional[dict] = None) -> nn.Module:
+    """``W_h`` for a block whose first convolution is ``conv``.
+
+    ``f(Concat(x, h))`` begins with a convolution, which is linear:
+    ``conv(Concat(x, h)) = W_x x + W_h h``. ``W_x`` stays the block's own
+    convolution, with the shape it has in the plain network.
+
+    Args:
+        conv: The block's first convolution, ``W_x``.
+        channels: k, the channels of h.
+        conv_cfg: Config of the convolution, as in mmcv.
+    """
+    return build_conv_layer(
+        conv_cfg, channels, conv.out_channels, conv.kernel_size, stride=conv.stride,
+        padding=conv.padding, dilation=conv.dilation, bias=False)
+
+
 class RLAStage(BaseModule):
     """The hidden path along the blocks of one stage.
 
-    ``f(Concat(x, h))`` begins with a linear convolution, so it is split:
-    ``conv(Concat(x, h)) = W_x x + W_h h``. ``W_x`` stays the block's own
-    convolution, with the shape it has in the plain network; the ``W_h`` of all
-    blocks are ``readers`` here.
-
     Args:
-        first_convs: The first convolution of each block; ``W_h`` takes its
-            kernel size, stride, padding, dilation and output channels.
+        readers: For each block, the module that turns h into the term which
+            the block adds to the output of its first convolution; see
+            :func:`reader_like`.
         feature_channels: C, the channels of the blocks' output.
         stride: The stride of the first block, by which h is pooled.
         num_updates: How many of the blocks update h. One fewer than there are
             blocks in the last stage of a detector: nobody reads the h that its
             last block would make, so that block has no norm to train.
         config: The variant and the channels k of h.
+        recurrent: The convolution of ``g2``, where it is not a 3x3 convolution
+            of this stage's own.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
         init_cfg: As in mmengine. By default what the paper's ResNets use.
     """
 
     def __init__(self,
-                 first_convs: Sequence[nn.Conv2d],
+                 readers: Sequence[nn.Module],
                  feature_channels: int,
                  stride: int,
                  num_updates: int,
                  config: RLAConfig,
+                 recurrent: Optional[nn.Module] = None,
                  conv_cfg: Optional[dict] = None,
                  norm_cfg: dict = dict(type='BN'),
                  init_cfg: Optional[dict] = dict(type='Kaiming', layer='Conv2d')) -> None:
@@ -123,14 +139,10 @@ class RLAStage(BaseModule):
         self.stride = stride
         self.variant = VARIANTS[config.variant]
         self.compress = build_conv_layer(conv_cfg, feature_channels, k, 1, bias=False)
-        self.recurrent = build_conv_layer(conv_cfg, k, k, 3, padding=1, bias=False)
+        self.recurrent = recurrent or build_conv_layer(conv_cfg, k, k, 3, padding=1, bias=False)
         self.norms = ModuleList(
             [build_norm_layer(norm_cfg, k)[1] for _ in range(num_updates)])
-        self.readers = ModuleList(
-            [build_conv_layer(
-                conv_cfg, k, conv.out_channels, conv.kernel_size, stride=conv.stride,
-                padding=conv.padding, dilation=conv.dilation, bias=False)
-             for conv in first_convs])
+        self.readers = ModuleList(readers)
 
     def initial_state(self, x: Tensor) -> Tensor:
         """h^0 = 0, like ``x`` of shape (N, C, H, W) in all but its channels.
