@@ -1,3 +1,4 @@
 _base_ = ['_base_/detectors/faster_rcnn.py', '_base_/backbones/r101.py']
 
-model = dict(backbone=_base_.backbone)
+weights = dict(type='Pretrained', checkpoint='torchvision://resnet101')
+model = dict(backbone=dict(init_cfg=weights, **_base_.backbone))

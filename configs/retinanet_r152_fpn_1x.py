@@ -1,3 +1,4 @@
 _base_ = ['_base_/detectors/retinanet.py', '_base_/backbones/r152.py']
 
-model = dict(backbone=_base_.backbone)
+weights = dict(type='Pretrained', checkpoint='torchvision://resnet152')
+model = dict(backbone=dict(init_cfg=weights, **_base_.backbone))

@@ -1,3 +1,3 @@
-_base_ = 'resnet.py'
+_base_ = 'r50.py'
 
-backbone = dict(depth=50, rla=None, attention=dict(type='ECA'))
+backbone = dict(attention=dict(type='ECA'))

@@ -1,6 +1,1 @@
-_base_ = 'resnet.py'
-
-backbone = dict(
-    depth=101,
-    rla=None,
-    init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101'))
+backbone = dict(type='RLAResNet', depth=101, rla=None)

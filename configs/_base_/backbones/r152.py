@@ -1,6 +1,1 @@
-_base_ = 'resnet.py'
-
-backbone = dict(
-    depth=152,
-    rla=None,
-    init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet152'))
+backbone = dict(type='RLAResNet', depth=152, rla=None)

@@ -1,6 +1,1 @@
-_base_ = 'resnet.py'
-
-backbone = dict(
-    depth=50,
-    rla=None,
-    init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50'))
+backbone = dict(type='RLAResNet', depth=50, rla=None)

@@ -1,3 +1,1 @@
-_base_ = 'resnet.py'
-
-backbone = dict(depth=50, rla=dict(channels=32, variant='v1'))
+backbone = dict(type='RLAResNet', depth=50, rla=dict(channels=32, variant='v1'))

@@ -1,3 +1,3 @@
-_base_ = 'resnet.py'
+_base_ = 'r152.py'
 
-backbone = dict(depth=152, rla=None, attention=dict(type='SE'))
+backbone = dict(attention=dict(type='SE'))
