@@ -8,6 +8,6 @@ from .version import __version__
 
 compat.apply()
 
-from . import models  # noqa: E402  (the registries fill once the stack works)
+from . import datasets, models, pretrained  # noqa: E402  (once the stack works)
 
-__all__ = ['__version__', 'compat', 'models']
+__all__ = ['__version__', 'compat', 'datasets', 'models', 'pretrained']

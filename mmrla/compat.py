@@ -118,6 +118,9 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
         what = 'is not a file' if path.exists() else 'does not exist'
         raise FileNotFoundError(f'checkpoint {filename} {what}')
     try:
+        if path.suffix == '.safetensors':
+            from safetensors.torch import load_file
+            return load_file(path, device=str(map_location or 'cpu'))
         return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(_refusal(filename, str(error))) from None

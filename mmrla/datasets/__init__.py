@@ -1,4 +1,6 @@
-"""Data that needs no download."""
-from .shapes import CLASSES, make_shapes
+"""Data sets; importing this package registers them in MMEngine's registries."""
+from .folders import CheckLabelsHook, ClassFolders, LoadNamedImage
+from .shapes import CLASSES, make_class_folders, make_shapes
 
-__all__ = ['CLASSES', 'make_shapes']
+__all__ = ['CLASSES', 'CheckLabelsHook', 'ClassFolders', 'LoadNamedImage', 'make_class_folders',
+           'make_shapes']

@@ -1,9 +1,11 @@
-"""A small detection and segmentation set, drawn and annotated like COCO.
+"""A small detection, segmentation and classification set that needs no download.
 
 Shapes of six classes, of many sizes and shades, turned and overlapping, lie on
-a textured ground with clutter that is nobody's class. Where one shape hides
-a part of another the annotation has the visible part, as COCO's has. Some
-images hold a crowd (many small shapes under one run-length mask), some nothing.
+a textured ground with clutter that is nobody's class. The detection set is laid
+out and annotated like COCO: where one shape hides a part of another the
+annotation has the visible part; some images hold a crowd (many small shapes
+under one run-length mask), some nothing. The classification set is laid out
+like ImageNet, one shape an image.
 
 Every image is a function of the seed and its number alone.
 """
@@ -12,7 +14,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import cv2
 import numpy as np
@@ -194,6 +196,11 @@ def annotation(shape: Shape, number: int, image_id: int) -> Dict:
         iscrowd=int(shape.is_crowd))
 
 
+def _write_image(path: Path, image: np.ndarray) -> None:
+    if not cv2.imwrite(str(path), image):
+        raise OSError(f'cannot write {path}')
+
+
 def write_split(folder: Path, split: str, count: int, seed: int) -> None:
     """The images and annotations of one split."""
     (folder / f'{split}2017').mkdir(parents=True)
@@ -203,8 +210,7 @@ def write_split(folder: Path, split: str, count: int, seed: int) -> None:
     for image_id in range(first, first + 2 * count, 2):
         image, shapes = draw_image(seed, image_id)
         name = f'{image_id:012d}.png'
-        if not cv2.imwrite(str(folder / f'{split}2017' / name), image):
-            raise OSError(f'cannot write {folder / f"{split}2017" / name}')
+        _write_image(folder / f'{split}2017' / name, image)
         images.append(dict(id=image_id, file_name=name, height=image.shape[0],
                            width=image.shape[1]))
         for shape in shapes:
@@ -215,6 +221,49 @@ def write_split(folder: Path, split: str, count: int, seed: int) -> None:
     path.write_text(json.dumps(
         dict(info=dict(description='mmrla shapes'), images=images,
              annotations=annotations, categories=categories)))
+
+
+def draw_crop(seed: int, number: int, category: int, side: int = 64) -> np.ndarray:
+    """An image of one shape of a class, for classification: (side, side, 3)."""
+    rng = np.random.default_rng([VERSION, seed, number, category])
+    image = ground(rng, side, side)
+    centre = rng.uniform(0.4 * side, 0.6 * side, 2)
+    size = rng.uniform(0.45, 0.8) * side
+    paint(rng, image, shape_mask(category, size, centre, rng.uniform(0, 2 * np.pi), (side, side)),
+          category)
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def write_class_folders(folder: Path, count: int, seed: int, first: int) -> None:
+    """Images of each class in a folder of its name, numbered from ``first``."""
+    for category, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for number in range(first, first + count):
+            _write_image(folder / name / f'{number:05d}.png', draw_crop(seed, number, category))
+
+
+def make_class_folders(folder: os.PathLike, train: int = 100, val: int = 20,
+                       seed: int = 0) -> Path:
+    """Write a classification set of the same shapes, laid out like ImageNet.
+
+    The folder appears complete or not at all; one that already holds the same
+    set is left as it is.
+
+    Args:
+        folder: Where ``train/{class}/`` and ``val/{class}/`` go.
+        train: How many images of a class to train on.
+        val: How many of a class to hold out.
+        seed: Another seed is another set.
+
+    Returns:
+        Path: The folder.
+    """
+
+    def write(partial: Path) -> None:
+        write_class_folders(partial / 'train', train, seed, first=0)
+        write_class_folders(partial / 'val', val, seed, first=train)
+
+    return _make_once(Path(folder), dict(train=train, val=val, seed=seed), write)
 
 
 def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int = 0) -> Path:
@@ -232,11 +281,20 @@ def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int
     Returns:
         Path: The folder.
     """
-    for name, count in (('train', train), ('val', val)):
-        if count < 1:
-            raise ValueError(f'{name}={count} must be 1 or more')
-    folder = Path(folder)
-    recipe = dict(version=VERSION, train=train, val=val, seed=seed)
+
+    def write(partial: Path) -> None:
+        write_split(partial, 'train', train, seed)
+        write_split(partial, 'val', val, seed)
+
+    return _make_once(Path(folder), dict(train=train, val=val, seed=seed), write)
+
+
+def _make_once(folder: Path, recipe: Dict[str, int], write: Callable[[Path], None]) -> Path:
+    """Let ``write`` fill a new folder, unless this one holds the recipe's set."""
+    for name in ('train', 'val'):
+        if recipe[name] < 1:
+            raise ValueError(f'{name}={recipe[name]} must be 1 or more')
+    recipe = dict(version=VERSION, **recipe)
     stamp = folder / 'shapes.json'
     if stamp.exists() and json.loads(stamp.read_text()) == recipe:
         return folder
@@ -246,8 +304,7 @@ def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
     try:
-        write_split(partial, 'train', train, seed)
-        write_split(partial, 'val', val, seed)
+        write(partial)
         (partial / stamp.name).write_text(json.dumps(recipe))
         partial.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)

@@ -30,11 +30,11 @@ class BlockFeatures(NamedTuple):
 
     Attributes:
         residual: ``y``, the residual branch after its last norm and attention.
-        shortcut: What ``y`` is added to.
+        shortcut: What ``y`` is added to; None in a block without a shortcut.
         out: ``x' = relu(y + shortcut)``.
     """
     residual: Tensor
-    shortcut: Tensor
+    shortcut: Optional[Tensor]
     out: Tensor
 
 
@@ -114,7 +114,8 @@ class RLAStage(BaseModule):
         stride: The stride of the first block, by which h is pooled.
         num_updates: How many of the blocks update h. One fewer than there are
             blocks in the last stage of a detector: nobody reads the h that its
-            last block would make, so that block has no norm to train.
+            last block would make, so that block has no norm to train. A stage
+            with 0 updates has neither ``g1`` nor ``g2``.
         config: The variant and the channels k of h.
         recurrent: The convolution of ``g2``, where it is not a 3x3 convolution
             of this stage's own.
@@ -138,8 +139,10 @@ class RLAStage(BaseModule):
         self.channels = k
         self.stride = stride
         self.variant = VARIANTS[config.variant]
-        self.compress = build_conv_layer(conv_cfg, feature_channels, k, 1, bias=False)
-        self.recurrent = recurrent or build_conv_layer(conv_cfg, k, k, 3, padding=1, bias=False)
+        if num_updates:
+            self.compress = build_conv_layer(conv_cfg, feature_channels, k, 1, bias=False)
+            self.recurrent = recurrent or build_conv_layer(
+                conv_cfg, k, k, 3, padding=1, bias=False)
         self.norms = ModuleList(
             [build_norm_layer(norm_cfg, k)[1] for _ in range(num_updates)])
         self.readers = ModuleList(readers)

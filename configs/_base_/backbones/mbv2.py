@@ -1,0 +1,1 @@
+backbone = dict(type='RLAMobileNetV2', rla=None)

@@ -1,0 +1,3 @@
+_base_ = 'rla_x101_32x4d.py'
+
+backbone = dict(attention=dict(type='SE'))

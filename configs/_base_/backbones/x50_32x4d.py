@@ -1,0 +1,1 @@
+backbone = dict(type='RLAResNeXt', depth=50, groups=32, base_width=4, rla=None)

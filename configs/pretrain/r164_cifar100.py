@@ -1,0 +1,8 @@
+_base_ = [
+    '../_base_/cifar_models/r164.py',
+    '../_base_/pretrain/cifar100.py',
+    '../_base_/pretrain/schedule_cifar_300e.py',
+    '../_base_/pretrain/cifar_runtime.py',
+]
+
+model = dict(head=dict(num_classes=100))

@@ -1,0 +1,96 @@
+"""Classification data in class folders, checked when it is read."""
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+from mmcv.transforms import LoadImageFromFile
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, HOOKS, TRANSFORMS
+
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.tif', '.tiff')
+
+
+@DATASETS.register_module()
+class ClassFolders(BaseDataset):
+    """Images in a folder a class: ``data_root/{class}/{image}``.
+
+    Args:
+        data_root: The folder of the class folders.
+        classes: The classes in the order of their labels. By default the
+            folders' names, sorted. Where given, a folder of another name and a
+            class without images are errors: both would shift every label.
+        **kwargs: As for mmengine's ``BaseDataset``.
+    """
+
+    def __init__(self, data_root: str, classes: Sequence[str] = (), **kwargs) -> None:
+        root = Path(data_root)
+        if not root.is_dir():
+            raise FileNotFoundError(f'data_root {data_root} is not a folder')
+        found = sorted(path.name for path in root.iterdir() if path.is_dir())
+        self._check_classes(root, found, classes)
+        super().__init__(data_root=data_root,
+                         metainfo=dict(classes=tuple(classes or found)), **kwargs)
+
+    @staticmethod
+    def _check_classes(root: Path, found: List[str], classes: Sequence[str]) -> None:
+        if not found:
+            raise ValueError(f'{root} has no class folders')
+        for name in found:
+            if classes and name not in classes:
+                raise ValueError(f'{root / name} is no class folder; the classes are: '
+                                 f'{", ".join(classes)}')
+        for name in classes:
+            if name not in found:
+                raise ValueError(f'{root / name} is missing: class {name!r} has no folder')
+
+    def load_data_list(self) -> List[Dict]:
+        """The images, by class and name.
+
+        Returns:
+            list[dict]: ``img_path`` and ``gt_label`` of each.
+        """
+        data = []
+        for label, name in enumerate(self.metainfo['classes']):
+            folder = Path(self.data_root) / name
+            images = sorted(path for path in folder.iterdir()
+                            if path.suffix.lower() in IMAGE_SUFFIXES)
+            if not images:
+                raise ValueError(f'{folder} has no images ({", ".join(IMAGE_SUFFIXES)})')
+            data += [dict(img_path=str(path), gt_label=label) for path in images]
+        return data
+
+
+@TRANSFORMS.register_module()
+class LoadNamedImage(LoadImageFromFile):
+    """mmcv's ``LoadImageFromFile``, whose every error names the file."""
+
+    def transform(self, results: dict) -> dict:
+        """Load ``results['img_path']`` into ``results['img']``, (H, W, 3)."""
+        try:
+            return super().transform(results)
+        except Exception as error:  # decoders raise nearly anything
+            raise ValueError(f'image {results["img_path"]} cannot be read: '
+                             f'{str(error).splitlines()[0] if str(error) else error!r}') from error
+
+
+@HOOKS.register_module()
+class CheckLabelsHook(Hook):
+    """Stop on a label that the classifier has no class for, naming the image.
+
+    Without it the loss fails with an index and no name, on a GPU with less.
+    """
+
+    def before_train(self, runner) -> None:
+        """Find out how many classes the classifier has."""
+        model = runner.model.module if hasattr(runner.model, 'module') else runner.model
+        self.num_classes = model.head.num_classes
+
+    def before_train_iter(self, runner, batch_idx: int, data_batch: dict = None) -> None:
+        """Check the labels of a batch."""
+        for sample in data_batch['data_samples']:
+            for label in sample.gt_label.tolist():
+                if not 0 <= label < self.num_classes:
+                    name = sample.get('img_path', f'number {sample.get("sample_idx")}')
+                    raise ValueError(f'image {name} has label {label}, but the head has '
+                                     f'num_classes={self.num_classes} (0 to '
+                                     f'{self.num_classes - 1})')
