@@ -3,26 +3,33 @@
 # make env    set everything up
 # make lint   check the style
 
-PYTHON = "$$(python3 tools/setup_env.py --which)"
+PYTHON3 ?= python3
+SETUP = $(PYTHON3) tools/setup_env.py
 DEMO = configs/shapes/faster_rcnn_rla_r18_fpn.py
 RUN = work_dirs/demo
+# An environment of your own need not have mmrla installed.
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 .PHONY: demo test env lint
 
 # --resume: called again after an interruption, it goes on; after the end, it
 # only evaluates and draws again.
 demo: env
-	$(PYTHON) tools/make_shapes.py data/shapes
-	$(PYTHON) tools/train.py $(DEMO) --work-dir $(RUN) --resume
-	$(PYTHON) tools/test.py $(DEMO) "$$(cat $(RUN)/last_checkpoint)" --work-dir $(RUN)/test --show-dir detections
-	$(PYTHON) tools/summarize_run.py $(RUN)
+	python=$$($(SETUP) --which) && set -x && \
+	"$$python" tools/make_shapes.py data/shapes && \
+	"$$python" tools/train.py $(DEMO) --work-dir $(RUN) --resume && \
+	"$$python" tools/test.py $(DEMO) "$$(cat $(RUN)/last_checkpoint)" \
+	    --work-dir $(RUN)/test --show-dir detections && \
+	"$$python" tools/summarize_run.py $(RUN)
 
 # Two processes of one thread each: more threads than cores slow both down.
-test: env
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2
+test:
+	$(SETUP) --development
+	OMP_NUM_THREADS=1 "$$($(SETUP) --development --which)" -m pytest -n 2
 
 env:
-	python3 tools/setup_env.py
+	$(SETUP)
 
-lint: env
-	$(PYTHON) -m ruff check .
+lint:
+	$(SETUP) --development
+	"$$($(SETUP) --development --which)" -m ruff check .

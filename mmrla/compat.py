@@ -124,11 +124,11 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
         return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(_refusal(filename, str(error))) from None
-    except OSError:
-        raise  # it names the file
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise  # the file is not to blame
     except Exception as error:  # damaged files raise nearly anything
         reason = f'{type(error).__name__}: {error}'.splitlines()[0]
-        raise RuntimeError(f'checkpoint {filename} cannot be read ({reason}); it is '
+        raise RuntimeError(f'checkpoint {filename} cannot be read ({reason}); it may be '
                            'damaged, cut short or no checkpoint at all') from error
 
 
@@ -171,13 +171,14 @@ def train_over_gloo_without_gpu() -> None:
 def _wrap_once(owner: Any, name: str, wrapper: Callable) -> None:
     """Let ``wrapper(original, ...)`` stand for a function, unless it does so."""
     original = getattr(owner, name)
-    if hasattr(original, '__wrapped__'):
+    if getattr(original, 'wrapper', None) is wrapper:
         return
 
     @functools.wraps(original)
     def wrapped(*args, **kwargs):
         return wrapper(original, *args, **kwargs)
 
+    wrapped.wrapper = wrapper
     setattr(owner, name, wrapped)
 
 

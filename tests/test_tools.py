@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
 
 from mmrla.datasets import make_shapes
 
@@ -18,7 +19,7 @@ TINY = ('model.backbone.base_channels=8', 'model.neck.in_channels=[8,16,32,64]',
         'train_dataloader.num_workers=0', 'val_dataloader.num_workers=0',
         'train_dataloader.persistent_workers=False', 'val_dataloader.persistent_workers=False',
         'default_hooks.logger.interval=1', 'default_hooks.checkpoint.interval=1',
-        'train_cfg.val_interval=1', 'randomness.seed=0')
+        'train_cfg.val_interval=1', 'randomness.seed=0', 'param_scheduler.0.end=2')
 
 
 @pytest.fixture(scope='module')
@@ -80,7 +81,10 @@ def test_a_resumed_run_goes_on_at_the_right_epoch_with_the_same_loss(straight, d
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_2.pth'))
     output = train(data, tmp_path, 'train_cfg.max_epochs=3', arguments=['--resume'])
     assert re.search(r'resumed epoch: 2', output)
+    steps = torch.load(tmp_path / 'epoch_3.pth')['optimizer']['state'][0]['step']
+    assert steps == 12, 'the optimizer did not go on from 2 epochs of 4 steps'
     resumed, expected = losses(tmp_path), losses(straight)
+    assert min(expected.values()) < 0.8 * expected[1, 1], 'no loss to compare: it did not fall'
     assert set(resumed) == {key for key in expected if key[0] == 3}
     for key, loss in resumed.items():
         assert loss == pytest.approx(expected[key], rel=0.15), f'the loss jumps at {key}'
@@ -134,13 +138,15 @@ def test_mixed_precision_without_a_gpu_is_explained(data, tmp_path):
 
 def test_two_processes_train_and_test_over_gloo(data, tmp_path):
     environment = {**os.environ, 'PORT': '29517'}
-    output = call('tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path,
-                  *options(data, 'train_cfg.max_epochs=2', 'train_dataloader.batch_size=4'),
-                  env=environment)
-    assert 'find_unused_parameters=True' not in output
-    found = losses(tmp_path)
-    assert len(found) == 4
-    output = call('tools/dist_test.sh', CONFIG, tmp_path / 'epoch_2.pth', 2,
+    call('tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path,
+         *options(data, 'train_cfg.max_epochs=6', 'train_dataloader.batch_size=4',
+                  'train_cfg.val_interval=10'), env=environment)
+    dumped = Config.fromfile(tmp_path / Path(CONFIG).name)
+    assert not dumped.get('find_unused_parameters', False)
+    found = [loss for _, loss in sorted(losses(tmp_path).items())]
+    assert len(found) == 12
+    assert sum(found[-3:]) < 0.8 * sum(found[:3]), f'the loss does not fall: {found}'
+    output = call('tools/dist_test.sh', CONFIG, tmp_path / 'epoch_6.pth', 2,
                   '--work-dir', tmp_path / 'test', *options(data), env=environment)
     assert 'coco/bbox_mAP' in output
 

@@ -7,13 +7,9 @@ usage() {
     exit 2
 }
 
-# The environment that is active, else the one that tools/setup_env.py made.
+# The environment that `make` uses: the active one if it will do, else .venv.
 python_of_project() {
-    if [ -n "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] || [ ! -x "$tools/../.venv/bin/python" ]; then
-        echo python
-    else
-        echo "$tools/../.venv/bin/python"
-    fi
+    "${PYTHON3:-python3}" "$tools/setup_env.py" --which
 }
 
 # launch GPUS SCRIPT ARGUMENTS...: the script on that many processes a machine.
@@ -23,8 +19,10 @@ launch() {
     case $gpus in
         '' | *[!0-9]* | 0) echo "the number of GPUs must be 1 or more, not '$gpus'" >&2; exit 2 ;;
     esac
+    local python
+    python=$(python_of_project)
     PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
-        exec "$(python_of_project)" -m torch.distributed.run \
+        exec "$python" -m torch.distributed.run \
         --nnodes="${NNODES:-1}" \
         --node-rank="${NODE_RANK:-0}" \
         --master-addr="${MASTER_ADDR:-127.0.0.1}" \

@@ -9,8 +9,11 @@ An active virtual or conda environment that already satisfies
 repository with the versions of ``requirements/pins.txt``. A second call takes
 seconds, and a call that follows an interrupted one goes on where that stopped.
 
-This file runs before anything is installed: standard library only.
+This file runs before anything is installed, on whatever Python there is:
+standard library only, and it must parse on old versions to be able to complain.
 """
+from __future__ import annotations
+
 import argparse
 import hashlib
 import os
@@ -19,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from pathlib import Path
@@ -29,7 +33,8 @@ PINS = REQUIREMENTS / 'pins.txt'
 VENV = REPO / '.venv'
 STAMP = VENV / 'mmrla-setup.sha256'
 LOG = VENV / 'mmrla-setup.log'
-MIN_PYTHON = (3, 11)
+# numpy's pin needs 3.11; mmcv 2.1.0 cannot be built from 3.13 on.
+PYTHONS = ((3, 11), (3, 12))
 
 # Run inside an environment: every requirement met, mmcv's operators loadable.
 CHECK = """
@@ -48,7 +53,11 @@ for path in sys.argv[1:]:
             sys.exit(f'{requirement.name} is not installed')
         if not requirement.specifier.contains(installed, prereleases=True):
             sys.exit(f'{requirement} is needed, {installed} is installed')
-import torch, mmcv._ext
+import os, torch, mmcv._ext
+from mmcv.ops import get_compiling_cuda_version
+if (torch.cuda.is_available() and os.environ.get('MMRLA_CPU_OPS') != '1'
+        and get_compiling_cuda_version() == 'not available'):
+    sys.exit('mmcv was compiled without CUDA, but there is a GPU')
 """
 
 # mmcv's sources are compiled with optimisation but without debug symbols, and
@@ -69,18 +78,21 @@ def say(message: str) -> None:
     print(f'setup: {message}', file=sys.stderr, flush=True)
 
 
-def requirement_files() -> list:
+def requirement_files(development: bool = True) -> list:
     """The files whose requirements the environment must meet."""
-    names = ('runtime', 'mminstall', 'detection', 'pretraining', 'development')
-    return [REQUIREMENTS / f'{name}.txt' for name in names]
+    names = ['runtime', 'mminstall', 'detection', 'pretraining']
+    return [REQUIREMENTS / f'{name}.txt' for name in names + ['development'] * development]
 
 
-def unmet(python: Path) -> str:
+def unmet(python: Path, development: bool = True) -> str:
     """What the environment of ``python`` lacks; empty if nothing."""
-    result = subprocess.run(
-        [python, '-c', CHECK, *requirement_files()],
-        capture_output=True,
-        text=True)
+    try:
+        result = subprocess.run(
+            [python, '-c', CHECK, *requirement_files(development)],
+            capture_output=True,
+            text=True)
+    except OSError:
+        return f'there is no interpreter at {python}'
     if result.returncode == 0:
         return ''
     return (result.stderr.strip().splitlines() or ['no answer'])[-1]
@@ -96,7 +108,7 @@ def active_python() -> Path | None:
 
 def stamp_value() -> str:
     """Changes whenever a file that decides the environment's content does."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(REPO).encode())  # the editable install points here
     for path in (*sorted(REQUIREMENTS.glob('*.txt')), REPO / 'setup.py'):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -115,7 +127,7 @@ class Step:
     def skip(self, reason: str) -> None:
         say(f'{self.title}: {reason}')
 
-    def __enter__(self) -> 'Step':
+    def __enter__(self) -> Step:
         say(self.title)
         self.start = time.time()
         return self
@@ -163,16 +175,36 @@ def output_of(code: str) -> str:
                           capture_output=True, text=True).stdout.strip()
 
 
+def use_a_fitting_python() -> None:
+    """Go on with a Python that all packages work with, or say which do."""
+    if sys.version_info[:2] in PYTHONS:
+        return
+    names = [f'python{major}.{minor}' for major, minor in reversed(PYTHONS)]
+    for name in names:
+        path = shutil.which(name)
+        if path:
+            os.execv(path, [path, *sys.argv])
+    stop(f'this is Python {sys.version.split()[0]} ({sys.executable}), and none of '
+         f'{", ".join(names)} was found. Install one of them: Debian, Ubuntu: apt-get '
+         f'install {names[0]}-venv {names[0]}-dev; conda: conda create -n mmrla python=3.11.')
+
+
+def compiler() -> list:
+    """The C++ compiler's command; CXX may hold several words."""
+    return shlex.split(os.environ.get('CXX', 'c++'))
+
+
 def check_tools() -> None:
     """The things that pip cannot install."""
-    if sys.version_info < MIN_PYTHON:
-        stop(f'Python {".".join(map(str, MIN_PYTHON))} or newer is needed, '
-             f'this is {sys.version.split()[0]} ({sys.executable}).')
-    if shutil.which(os.environ.get('CXX', 'c++')) is None:
-        stop('a C++17 compiler is needed to build mmcv\'s operators. '
-             'Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf '
-             'install gcc-c++ python3-devel; conda: conda install '
-             'gxx_linux-64; or name one in CXX.')
+    if sys.platform != 'linux':
+        stop(f'Linux is needed, this is {sys.platform}: neither the environment nor '
+             'mmcv\'s operators are tested elsewhere.')
+    headers = Path(sysconfig.get_paths()['include']) / 'Python.h'
+    if shutil.which(compiler()[0]) is None or not headers.exists():
+        stop('a C++17 compiler and Python\'s headers are needed to build mmcv\'s '
+             'operators. Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf '
+             'install gcc-c++ python3-devel; conda: conda install gxx_linux-64; or name '
+             'a compiler in CXX.')
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -187,17 +219,19 @@ def check_cuda() -> None:
         'import torch; from torch.utils.cpp_extension import CUDA_HOME; '
         'print(torch.cuda.is_available(), CUDA_HOME, torch.version.cuda)')
     available, home, cuda = facts.split()
-    if available == 'False':
-        say('no usable GPU: mmcv\'s operators are built for the CPU')
-    elif home != 'None':
-        say(f'GPU found: mmcv\'s operators are built with CUDA from {home}')
-    elif os.environ.get('MMRLA_CPU_OPS') == '1':
+    if os.environ.get('MMRLA_CPU_OPS') == '1':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
-        say('MMRLA_CPU_OPS=1: mmcv\'s operators are built for the CPU only')
+        say('MMRLA_CPU_OPS=1: mmcv\'s operators are built for the CPU only; run '
+            'everything with MMRLA_CPU_OPS=1 and CUDA_VISIBLE_DEVICES= set')
+    elif os.environ.get('FORCE_CUDA') == '1' or available == 'True' and home != 'None':
+        say(f'mmcv\'s operators are built with CUDA from {home}')
+    elif available == 'False':
+        say('no usable GPU: mmcv\'s operators are built for the CPU (FORCE_CUDA=1 '
+            'builds them for a GPU that another machine has)')
     else:
         stop(f'torch sees a GPU, but there is no CUDA toolkit (nvcc) to build '
              f'mmcv\'s operators with. Install CUDA {cuda}\'s toolkit or set '
-             'CUDA_HOME; MMRLA_CPU_OPS=1 builds them for the CPU only.')
+             'CUDA_HOME; to use the CPU only, set MMRLA_CPU_OPS=1.')
 
 
 def precompiled_header(folder: Path) -> str:
@@ -214,19 +248,18 @@ def precompiled_header(folder: Path) -> str:
         'print(*[*include_paths(), sysconfig.get_paths()["include"]], sep="\\n")')
     flags = shlex.split(f'{CXX_FLAGS} {EXTENSION_FLAGS}')
     flags += [f'-I{path}' for path in includes.splitlines()]
-    compiler = os.environ.get('CXX', 'c++')
     header.write_text('#include <torch/types.h>\n')
     probe.write_text('')
     compiled = header.with_name(header.name + '.gch')
     if not compiled.exists():
         say('compiling torch\'s header once for all files')
         partial = compiled.with_name('partial.gch')
-        made = subprocess.run([compiler, *flags, '-x', 'c++-header', header, '-o', partial])
+        made = subprocess.run([*compiler(), *flags, '-x', 'c++-header', header, '-o', partial])
         if made.returncode:
             return ''
         partial.rename(compiled)
     listing = subprocess.run(
-        [compiler, *flags, '-include', header, '-H', '-fsyntax-only', probe],
+        [*compiler(), *flags, '-include', header, '-H', '-fsyntax-only', probe],
         capture_output=True, text=True).stderr
     if f'! {compiled}' in listing:
         return f'-include {shlex.quote(str(header))}'
@@ -243,8 +276,10 @@ def mmcv_sources(version: str, folder: Path) -> Path:
         '--dest', folder, f'mmcv=={version}')
     unpacking = folder / 'unpacking'
     shutil.rmtree(unpacking, ignore_errors=True)
+    # Python 3.11 has the filter from 3.11.4 on.
+    safely = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}
     with tarfile.open(folder / f'mmcv-{version}.tar.gz') as archive:
-        archive.extractall(unpacking, filter='data')
+        archive.extractall(unpacking, **safely)
     (unpacking / sources.name).rename(sources)
     return sources
 
@@ -273,7 +308,7 @@ def install() -> None:
     check_tools()
     python = VENV / 'bin/python'
     start = time.time()
-    if not (VENV / 'bin/pip').exists():
+    if not python.exists() or not (VENV / 'bin/pip').exists():
         say('making .venv')
         subprocess.run([sys.executable, '-m', 'venv', '--clear', VENV], check=True)
     pins = dict(re.findall(r'^([\w-]+)==(\S+)$', PINS.read_text(), re.M))
@@ -298,11 +333,11 @@ def install() -> None:
     say(f'ready after {time.time() - start:.0f} s: {python.relative_to(REPO)}')
 
 
-def environment_python() -> tuple:
+def environment_python(development: bool) -> tuple:
     """The interpreter to use and why it cannot be used yet (or '')."""
     active = active_python()
     if active:
-        reason = unmet(active)
+        reason = unmet(active, development)
         if not reason:
             return active, ''
         say(f'the active environment is not used: {reason}')
@@ -313,11 +348,15 @@ def environment_python() -> tuple:
 
 
 def main() -> None:
+    use_a_fitting_python()
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--which', action='store_true',
                         help='only print the interpreter to use')
-    python, reason = environment_python()
-    if parser.parse_args().which:
+    parser.add_argument('--development', action='store_true',
+                        help='an active environment must also have what the tests need')
+    args = parser.parse_args()
+    python, reason = environment_python(args.development)
+    if args.which:
         print(python)
     elif reason:
         install()

@@ -8,6 +8,7 @@ set -euo pipefail
 partition=$1 job=$2 config=$3 work_dir=$4
 shift 4
 gpus=${GPUS:-8}
+python=$(python_of_project)
 per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
 
 # SRUN_ARGS holds several words.
@@ -21,5 +22,5 @@ PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
     --cpus-per-task="${CPUS_PER_TASK:-5}" \
     --kill-on-bad-exit=1 \
     ${SRUN_ARGS:-} \
-    "$(python_of_project)" -u "$tools/train.py" "$config" \
+    "$python" -u "$tools/train.py" "$config" \
     --work-dir "$work_dir" --launcher slurm "$@"

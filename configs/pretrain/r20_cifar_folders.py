@@ -2,5 +2,5 @@ _base_ = [
     '../_base_/cifar_models/r20.py',
     '../_base_/pretrain/cifar_folders.py',
     '../_base_/pretrain/schedule_cifar_300e.py',
-    '../_base_/pretrain/cifar_runtime.py',
+    '../_base_/pretrain/runtime.py',
 ]

@@ -1,6 +1,6 @@
 # Pretraining for faster_rcnn_rla_r18_fpn.py on the embedded classification set:
 # the same backbone, with the classifier that sees its last hidden state.
-_base_ = ['../_base_/pretrain/cifar_folders.py', '../_base_/pretrain/cifar_runtime.py']
+_base_ = ['../_base_/pretrain/cifar_folders.py', '../_base_/pretrain/runtime.py']
 
 k = 16
 model = dict(

@@ -25,3 +25,11 @@ def check_positive_int(name: str, value: Any) -> None:
     """``value`` must be a whole number above zero."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f'{name}={value!r} must be a whole number of 1 or more')
+
+
+def check_sequence(name: str, value: Any, length: int = 0) -> None:
+    """``value`` must be a list or tuple, of ``length`` entries if that is not 0."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f'{name}={value!r} must be a list or tuple')
+    if length and len(value) != length:
+        raise ValueError(f'{name}={value!r} must have num_stages={length} entries')

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
-from .checks import check_choice, check_positive_int
+from .checks import check_choice, check_positive_int, check_sequence
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -311,6 +311,7 @@ class RLAResNet(BaseModule):
                  out_hidden: bool = False) -> None:
         self._check(depth, num_stages, strides, dilations, out_indices, style,
                     frozen_stages, dcn, stage_with_dcn, plugins)
+        check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
         check_attention(attention)
         rla_config = RLAConfig.parse(rla)
@@ -370,22 +371,23 @@ class RLAResNet(BaseModule):
         check_choice('num_stages', num_stages, range(1, 5))
         check_choice('style', style, ('pytorch', 'caffe'))
         check_choice('frozen_stages', frozen_stages, range(-1, num_stages + 1))
-        lengths = dict(strides=strides, dilations=dilations)
+        for name, value in (('strides', strides), ('dilations', dilations)):
+            check_sequence(name, value, num_stages)
+            for entry in value:
+                check_positive_int(f'an entry of {name}', entry)
         if dcn is not None:
-            lengths['stage_with_dcn'] = stage_with_dcn
-        for name, value in lengths.items():
-            if len(value) != num_stages:
-                raise ValueError(f'{name}={value!r} must have num_stages={num_stages} entries')
+            check_sequence('stage_with_dcn', stage_with_dcn, num_stages)
+        check_sequence('out_indices', out_indices)
         if not out_indices:
             raise ValueError(f'out_indices={out_indices!r} must name at least one stage')
         for index in out_indices:
             check_choice('an entry of out_indices', index, range(num_stages))
+        if plugins is not None:
+            check_sequence('plugins', plugins)
         for plugin in plugins or ():
             check_choice('the position of a plugin', plugin.get('position'), PLUGIN_POSITIONS)
-            stages = plugin.get('stages')
-            if stages is not None and len(stages) != num_stages:
-                raise ValueError(f'the stages={stages!r} of a plugin must have '
-                                 f'num_stages={num_stages} entries')
+            if plugin.get('stages') is not None:
+                check_sequence('the stages of a plugin', plugin['stages'], num_stages)
 
     @staticmethod
     def _init_cfg(pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]):
