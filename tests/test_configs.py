@@ -7,10 +7,11 @@ from mmdet.utils import register_all_modules
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from mmrla.models import RLAResNet
+from mmrla.models import RLAMobileNetV2, RLAResNet
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 COCO = sorted(CONFIGS.glob('*_1x.py'))
+RESNETS = [path for path in COCO if 'mbv2' not in path.stem]
 FORMS = dict(
     r=(None, None),
     rla_r=(dict(channels=32, variant='v1'), None),
@@ -23,10 +24,11 @@ def test_there_is_a_config_for_every_detector_and_backbone():
     expected = {f'{detector}_{form}{depth}_fpn_1x.py'
                 for detector in ('faster_rcnn', 'mask_rcnn', 'retinanet')
                 for form in FORMS for depth in (50, 101, 152)}
-    assert {path.name for path in COCO} == expected
+    mobile = {f'faster_rcnn_{form}mbv2_fpn_1x.py' for form in ('', 'rla_')}
+    assert {path.name for path in COCO} == expected | mobile
 
 
-@pytest.mark.parametrize('path', COCO, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', RESNETS, ids=lambda path: path.stem)
 def test_a_config_says_what_its_name_says(path):
     cfg = Config.fromfile(path)
     form, depth = path.stem.removesuffix('_fpn_1x').split('cnn_')[-1].removeprefix(
@@ -52,7 +54,7 @@ def test_a_config_builds_its_detector(path):
     init_default_scope(cfg.default_scope)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
-    assert isinstance(model.backbone, RLAResNet)
+    assert isinstance(model.backbone, (RLAResNet, RLAMobileNetV2))
     assert (model.backbone.rla is None) == ('rla' not in path.stem)
 
 
