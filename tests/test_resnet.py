@@ -184,7 +184,7 @@ def test_the_meta_device_needs_no_memory():
     (dict(rla=dict(variant=['v1'])), ("['v1']", "'v1'")),
     (dict(rla=dict(channels=0)), ('rla.channels=0', '1 or more')),
     (dict(rla=dict(channels=32.0)), ('rla.channels=32.0',)),
-    (dict(rla=dict(channel=32)), ("'channel'", 'channels, variant')),
+    (dict(rla=dict(channel=32)), ("'channel'", 'channels, variant, cell')),
     (dict(rla='v1'), ("rla='v1'", 'channels')),
     (dict(attention=dict(type='CBAN')), ("'CBAN'", "'SE'", "'ECA'")),
     (dict(attention='SE'), ("attention='SE'", 'dict(type=...)')),

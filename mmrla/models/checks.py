@@ -33,3 +33,9 @@ def check_sequence(name: str, value: Any, length: int = 0) -> None:
         raise ValueError(f'{name}={value!r} must be a list or tuple')
     if length and len(value) != length:
         raise ValueError(f'{name}={value!r} must have num_stages={length} entries')
+
+
+def check_extra_channels(value: Any) -> None:
+    """What is added to every stage's width: 0 or more."""
+    if isinstance(value, bool) or value != 0:
+        check_positive_int('extra_channels', value)

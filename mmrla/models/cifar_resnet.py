@@ -20,7 +20,7 @@ from mmengine.model import BaseModule, ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .checks import check_choice, check_positive_int
+from .checks import check_choice, check_extra_channels, check_positive_int
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 STRIDES = (1, 2, 2)
@@ -146,6 +146,8 @@ class RLACifarResNet(BaseModule):
         config = RLAConfig.parse(rla)
         if out_hidden and config is None:
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
+        if config is not None:
+            config.check_reaches_output(out_hidden)
         self.out_indices = out_indices
         self.out_hidden = out_hidden
         layers = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg)
@@ -166,8 +168,7 @@ class RLACifarResNet(BaseModule):
         """Stop on values that cannot be built."""
         check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
-        if isinstance(extra_channels, bool) or extra_channels != 0:
-            check_positive_int('extra_channels', extra_channels)
+        check_extra_channels(extra_channels)
         if not out_indices:
             raise ValueError(f'out_indices={out_indices!r} must name at least one stage')
         for index in out_indices:
@@ -236,15 +237,15 @@ class RLACifarResNet(BaseModule):
             ``out_hidden`` also the last hidden state, (N, k, H', W').
         """
         x = self.stem(x)
-        h = None
+        state = None
         outs = []
         for i, blocks in enumerate(self.stages):
             if self.rla is None:
                 for block in blocks:
                     x = block(x).out
             else:
-                x, h = self.rla[i](blocks, x, h)
+                x, state = self.rla[i](blocks, x, state)
             if i in self.out_indices:
                 outs.append(x)
         outs[-1] = self.final(outs[-1])
-        return (*outs, h) if self.out_hidden else tuple(outs)
+        return (*outs, state[0]) if self.out_hidden else tuple(outs)

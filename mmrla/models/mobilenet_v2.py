@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
 from .checks import check_choice
-from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage
+from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
 # The other variants feed the shortcut to the hidden path.
 MOBILENET_V2_VARIANTS = [
@@ -201,6 +201,8 @@ class RLAMobileNetV2(BaseModule):
         self._check(widen_factor, out_indices, frozen_stages)
         check_attention(attention)
         rla_config = self._parse_rla(rla, shared_recurrent)
+        if rla_config is not None:
+            rla_config.check_reaches_output(7 in out_indices)  # conv2 reads the last h
         super().__init__(self._init_cfg(pretrained, init_cfg))
         self.widen_factor = widen_factor
         self.out_indices = out_indices
@@ -350,18 +352,18 @@ class RLAMobileNetV2(BaseModule):
             return checkpoint(function, *args, use_reentrant=False)
         return function(*args)
 
-    def _forward_layer(self, i: int, x: Tensor, h: Optional[Tensor]
-                       ) -> Tuple[Tensor, Optional[Tensor]]:
+    def _forward_layer(self, i: int, x: Tensor, state: Optional[State]
+                       ) -> Tuple[Tensor, Optional[State]]:
         """Both paths along ``self.layers[i]``."""
         layer = getattr(self, self.layers[i])
         if self.layers[i] == 'conv2':
-            term = None if self.rla is None else self.conv2_reader(h)
-            return conv_norm_act(layer, x, term), h
+            term = None if self.rla is None else self.conv2_reader(state[0])
+            return conv_norm_act(layer, x, term), state
         if self.rla is not None:
-            return self.rla[i](layer, x, h, self._run)
+            return self.rla[i](layer, x, state, self._run)
         for block in layer:
             x = self._run(block, x).out
-        return x, h
+        return x, state
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.
@@ -373,10 +375,10 @@ class RLAMobileNetV2(BaseModule):
             tuple[Tensor]: The outputs in ``out_indices``.
         """
         x = self.conv1(x)
-        h = None
+        state = None
         outs = []
         for i in range(len(self.layers)):
-            x, h = self._forward_layer(i, x, h)
+            x, state = self._forward_layer(i, x, state)
             if i in self.out_indices:
                 outs.append(x)
         return tuple(outs)

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
-from .checks import check_choice, check_positive_int, check_sequence
+from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -49,6 +49,7 @@ class ResidualBlock(BaseModule):
             attention: Config of the attention on the residual branch.
             channels: Of the block's output.
         """
+        self.channels = channels
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
         self.attention = build_attention(attention, channels) if attention else None
@@ -256,12 +257,14 @@ class RLAResNet(BaseModule):
         zero_init_residual: Start the last norm of each branch at zero.
         pretrained: Deprecated in mmdet; use ``init_cfg``.
         init_cfg: As in mmengine.
-        rla: ``dict(channels=32, variant='v1')``, see
+        rla: ``dict(channels=32, variant='v1')`` and the other keys of
             :class:`~mmrla.models.rla.RLAConfig`; None for a plain ResNet.
         attention: ``dict(type='SE')`` or ``dict(type='ECA')`` on every
             residual branch.
         out_hidden: Return the last hidden state behind the stages' outputs,
             for a classifier. A detector drops it.
+        extra_channels: Added to the width of every stage, before expansion; 8
+            makes the "channel + 32" ResNet-50 of the paper's ablation.
 
     Example:
         >>> import torch
@@ -308,15 +311,19 @@ class RLAResNet(BaseModule):
                  init_cfg: Union[dict, List[dict], None] = None,
                  rla: Optional[Dict[str, Any]] = dict(channels=32, variant='v1'),
                  attention: Optional[Dict[str, Any]] = None,
-                 out_hidden: bool = False) -> None:
+                 out_hidden: bool = False,
+                 extra_channels: int = 0) -> None:
         self._check(depth, num_stages, strides, dilations, out_indices, style,
                     frozen_stages, dcn, stage_with_dcn, plugins)
         check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
+        check_extra_channels(extra_channels)
         check_attention(attention)
         rla_config = RLAConfig.parse(rla)
         if out_hidden and rla_config is None:
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
+        if rla_config is not None:
+            rla_config.check_reaches_output(out_hidden)
         if pretrained is not None and init_cfg is not None:
             raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
                              'exclude each other; keep init_cfg')
@@ -344,7 +351,7 @@ class RLAResNet(BaseModule):
         inplanes = stem_channels
         self.res_layers = []
         for i, num_blocks in enumerate(self.stage_blocks):
-            planes = base_channels * 2**i
+            planes = base_channels * 2**i + extra_channels
             stage = self.make_res_layer(
                 inplanes, planes, num_blocks, strides[i], avg_down,
                 dilation=dilations[i],
@@ -464,7 +471,7 @@ class RLAResNet(BaseModule):
             blocks = getattr(self, self.res_layers[i])
             stages.append(RLAStage(
                 readers=[reader_like(block.conv1, config.channels, conv_cfg) for block in blocks],
-                feature_channels=self.base_channels * 2**i * self.block.expansion,
+                feature_channels=blocks[-1].channels,
                 stride=strides[i],
                 num_updates=num_blocks - (is_last and not self.out_hidden),
                 config=config,
@@ -534,7 +541,7 @@ class RLAResNet(BaseModule):
             ``out_hidden`` also the last hidden state, (N, k, H', W').
         """
         x = self.forward_stem(x)
-        h = None
+        state = None
         outs = []
         for i, name in enumerate(self.res_layers):
             blocks = getattr(self, name)
@@ -542,10 +549,10 @@ class RLAResNet(BaseModule):
                 for block in blocks:
                     x = self._run(block, x).out
             else:
-                x, h = self.rla[i](blocks, x, h, self._run)
+                x, state = self.rla[i](blocks, x, state, self._run)
             if i in self.out_indices:
                 outs.append(x)
-        return (*outs, h) if self.out_hidden else tuple(outs)
+        return (*outs, state[0]) if self.out_hidden else tuple(outs)
 
 
 @MODELS.register_module()

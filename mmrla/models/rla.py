@@ -8,15 +8,17 @@ path is an RNN whose time is depth. Block ``t`` computes::
     h^t = g2(g1(y^t) + h^{t-1})             g1: 1x1 conv; g2: norm, tanh, 3x3 conv
 
 ``g1`` and the convolution of ``g2`` are shared by all blocks of a stage, the
-norm is each block's own, and ``h^0 = 0``.
+norm is each block's own, and ``h^0 = 0``. The paper's ablations change one of
+these each: see :class:`RLAConfig`.
 
 Nothing here knows which backbone it serves. A backbone runs its blocks through
 :meth:`RLAStage.forward`; a block takes ``(x, hidden_term)``, adds the term to
 the output of its first convolution and returns its :class:`BlockFeatures`.
 """
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Union
 
+import torch
 import torch.nn.functional as F
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList
@@ -60,6 +62,67 @@ VARIANTS = {
 }
 
 
+State = Tuple[Tensor, ...]
+
+
+class ConvLSTMCell(nn.Module):
+    """The ConvLSTM of the paper's ablation (d).
+
+    Args:
+        channels: k, of the input, h and c.
+        conv_cfg: Config of the convolution, as in mmcv.
+    """
+    num_states = 2
+
+    def __init__(self, channels: int, conv_cfg: Optional[dict] = None) -> None:
+        super().__init__()
+        self.gates = build_conv_layer(
+            conv_cfg, 2 * channels, 4 * channels, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor, state: State) -> State:
+        """``(h, c)`` to ``(h', c')``, all like ``x`` of shape (N, k, H, W)."""
+        h, c = state
+        i, f, o, g = self.gates(torch.cat([x, h], 1)).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class ConvGRUCell(nn.Module):
+    """The ConvGRU of the authors' code, with group norms without parameters.
+
+    Args:
+        channels: k, of the input and h.
+        conv_cfg: Config of the convolutions, as in mmcv.
+    """
+    num_states = 1
+
+    def __init__(self, channels: int, conv_cfg: Optional[dict] = None) -> None:
+        super().__init__()
+        self.gates = build_conv_layer(conv_cfg, 2 * channels, 2 * channels, 3, padding=1)
+        self.candidate = build_conv_layer(conv_cfg, 2 * channels, channels, 3, padding=1)
+
+    @staticmethod
+    def norm(x: Tensor) -> Tensor:
+        """Normalise all channels together."""
+        return F.group_norm(x, 1, eps=1e-6)
+
+    def forward(self, x: Tensor, state: State) -> State:
+        """``(h,)`` to ``(h',)``, both like ``x`` of shape (N, k, H, W)."""
+        h, = state
+        reset, update = (self.norm(gate).sigmoid()
+                         for gate in self.gates(torch.cat([x, h], 1)).chunk(2, 1))
+        candidate = self.norm(self.candidate(torch.cat([x, reset * h], 1))).tanh()
+        return (update * h + (1 - update) * candidate,)
+
+
+def conv_cell(channels: int, conv_cfg: Optional[dict] = None) -> nn.Module:
+    """The paper's recurrent convolution; its norm and tanh are the stage's."""
+    return build_conv_layer(conv_cfg, channels, channels, 3, padding=1, bias=False)
+
+
+CELLS = dict(conv=conv_cell, lstm=ConvLSTMCell, gru=ConvGRUCell)
+
+
 @dataclass(frozen=True)
 class RLAConfig:
     """The ``rla=dict(...)`` of a backbone, checked.
@@ -69,13 +132,37 @@ class RLAConfig:
             ImageNet and COCO.
         variant: One of ``VARIANTS``. ``'v1'`` is the paper's proposal; the
             authors' published weights were trained with ``'v3'``.
+        cell: One of ``CELLS``, the recurrent unit.
+        shared: Whether the blocks of a stage share ``g1`` and the recurrent
+            unit, or each has its own.
+        exchange: Whether the blocks read h. Without, only a classifier does.
+        pre_act: Whether the norm and tanh of the ``'conv'`` cell stand before
+            its convolution or behind it.
     """
     channels: int = 32
     variant: str = 'v1'
+    cell: str = 'conv'
+    shared: bool = True
+    exchange: bool = True
+    pre_act: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int('rla.channels', self.channels)
         check_choice('rla.variant', self.variant, VARIANTS)
+        check_choice('rla.cell', self.cell, CELLS)
+        for name in ('shared', 'exchange', 'pre_act'):
+            check_choice(f'rla.{name}', getattr(self, name), (True, False))
+        if self.cell != 'conv' and not VARIANTS[self.variant].recurrent:
+            raise ValueError(f'rla.variant={self.variant!r} adds behind the recurrent unit, which '
+                             f'rla.cell={self.cell!r} does not do; choose one of: v1, v3, v5')
+        if self.cell != 'conv' and not self.pre_act:
+            raise ValueError(f"rla.pre_act=False needs rla.cell='conv', not {self.cell!r}")
+
+    def check_reaches_output(self, out_hidden: bool) -> None:
+        """Stop on a hidden path that nobody reads."""
+        if not self.exchange and not out_hidden:
+            raise ValueError('rla.exchange=False and out_hidden=False: nothing would read the '
+                             'hidden state; set one of them to True')
 
     @classmethod
     def parse(cls, cfg: Optional[Dict[str, Any]]) -> Optional['RLAConfig']:
@@ -106,17 +193,19 @@ def reader_like(conv: nn.Conv2d, channels: int, conv_cfg: Optional[dict] = None)
 class RLAStage(BaseModule):
     """The hidden path along the blocks of one stage.
 
+    Its state is a tuple: h, and for a ConvLSTM also c, each (N, k, H, W).
+
     Args:
         readers: For each block, the module that turns h into the term which
             the block adds to the output of its first convolution; see
-            :func:`reader_like`.
+            :func:`reader_like`. Unused without ``config.exchange``.
         feature_channels: C, the channels of the blocks' output.
         stride: The stride of the first block, by which h is pooled.
         num_updates: How many of the blocks update h. One fewer than there are
             blocks in the last stage of a detector: nobody reads the h that its
             last block would make, so that block has no norm to train. A stage
             with 0 updates has neither ``g1`` nor ``g2``.
-        config: The variant and the channels k of h.
+        config: What the hidden path is.
         recurrent: The convolution of ``g2``, where it is not a 3x3 convolution
             of this stage's own.
         conv_cfg: Config of the convolutions, as in mmcv.
@@ -136,24 +225,38 @@ class RLAStage(BaseModule):
                  init_cfg: Optional[dict] = dict(type='Kaiming', layer='Conv2d')) -> None:
         super().__init__(init_cfg)
         k = config.channels
+        self.config = config
         self.channels = k
         self.stride = stride
         self.variant = VARIANTS[config.variant]
+        if recurrent is not None and (config.cell != 'conv' or not config.shared):
+            raise ValueError(f'rla.cell={config.cell!r}, rla.shared={config.shared!r}: this '
+                             "network has the shared 'conv' cell only")
         if num_updates:
-            self.compress = build_conv_layer(conv_cfg, feature_channels, k, 1, bias=False)
-            self.recurrent = recurrent or build_conv_layer(
-                conv_cfg, k, k, 3, padding=1, bias=False)
+            self.compress = self._each_or_shared(num_updates, lambda: build_conv_layer(
+                conv_cfg, feature_channels, k, 1, bias=False))
+            self.recurrent = recurrent or self._each_or_shared(
+                num_updates, lambda: CELLS[config.cell](k, conv_cfg))
         self.norms = ModuleList(
             [build_norm_layer(norm_cfg, k)[1] for _ in range(num_updates)])
-        self.readers = ModuleList(readers)
+        self.readers = ModuleList(readers if config.exchange else [])
 
-    def initial_state(self, x: Tensor) -> Tensor:
+    def _each_or_shared(self, count: int, build) -> nn.Module:
+        """One module for all blocks, or a list with one for each."""
+        return build() if self.config.shared else ModuleList([build() for _ in range(count)])
+
+    def _of_block(self, module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
+        return module if self.config.shared else module[t]
+
+    def initial_state(self, x: Tensor) -> State:
         """h^0 = 0, like ``x`` of shape (N, C, H, W) in all but its channels.
 
         Returns:
-            Tensor: Shape (N, k, H, W), of the dtype and device of ``x``.
+            tuple[Tensor]: Each of shape (N, k, H, W), of the dtype and device
+            of ``x``.
         """
-        return x.new_zeros(x.shape[0], self.channels, *x.shape[2:])
+        count = getattr(CELLS[self.config.cell], 'num_states', 1)
+        return (x.new_zeros(x.shape[0], self.channels, *x.shape[2:]),) * count
 
     def pool(self, h: Tensor) -> Tensor:
         """Bring h to the resolution behind a block of stride s.
@@ -166,47 +269,58 @@ class RLAStage(BaseModule):
         return F.avg_pool2d(
             h, self.stride, self.stride, ceil_mode=True, count_include_pad=False)
 
-    def update(self, t: int, h: Tensor, features: BlockFeatures) -> Tensor:
+    def unit(self, t: int, h: Tensor) -> Tensor:
+        """``g2`` of block ``t``: norm, tanh and the recurrent convolution."""
+        convolution, norm = self._of_block(self.recurrent, t), self.norms[t]
+        if self.config.pre_act:
+            return convolution(norm(h).tanh())
+        return norm(convolution(h)).tanh()
+
+    def update(self, t: int, state: State, features: BlockFeatures) -> State:
         """h^t from h^{t-1} and what block ``t`` computed.
 
         Args:
             t: The block's position in the stage, from 0.
-            h: Shape (N, k, H, W).
+            state: Each of shape (N, k, H, W).
             features: Of block ``t``, shapes (N, C, H', W').
 
         Returns:
-            Tensor: Shape (N, k, H', W').
+            tuple[Tensor]: Each of shape (N, k, H', W').
         """
         if t == 0:
-            h = self.pool(h)
-        new = self.compress(getattr(features, self.variant.source))
+            state = tuple(self.pool(part) for part in state)
+        new = self._of_block(self.compress, t)(getattr(features, self.variant.source))
+        if self.config.cell != 'conv':
+            return self._of_block(self.recurrent, t)(self.norms[t](new).tanh(), state)
+        h, = state
         if self.variant.recurrent:
-            return self.recurrent(self.norms[t](h + new).tanh())
-        return self.recurrent(self.norms[t](h).tanh()) + new
+            return (self.unit(t, h + new),)
+        return (self.unit(t, h) + new,)
 
-    def step(self, t: int, block: nn.Module, x: Tensor, h: Tensor) -> Tuple[Tensor, Tensor]:
+    def step(self, t: int, block: nn.Module, x: Tensor, state: State) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
-        features = block(x, self.readers[t](h))
+        features = block(x, self.readers[t](state[0]) if self.config.exchange else None)
         if t < len(self.norms):
-            h = self.update(t, h, features)
-        return features.out, h
+            state = self.update(t, state, features)
+        return features.out, state
 
-    def forward(self, blocks: Iterable[nn.Module], x: Tensor, h: Optional[Tensor],
-                run=lambda function, *args: function(*args)) -> Tuple[Tensor, Tensor]:
+    def forward(self, blocks: Iterable[nn.Module], x: Tensor, state: Optional[State],
+                run=lambda function, *args: function(*args)) -> Tuple[Tensor, State]:
         """Run a stage.
 
         Args:
             blocks: The stage's residual blocks.
             x: Shape (N, C_in, H, W).
-            h: Shape (N, k, H, W), or None before the first stage.
+            state: What the stage before returned, or None before the first.
             run: Calls a function with its arguments; a backbone passes its
                 activation checkpointing here.
 
         Returns:
-            tuple[Tensor, Tensor]: x and h behind the stage.
+            tuple[Tensor, tuple[Tensor]]: x and the state behind the stage; the
+            state's first entry is h.
         """
-        if h is None:
-            h = self.initial_state(x)
+        if state is None:
+            state = self.initial_state(x)
         for t, block in enumerate(blocks):
-            x, h = run(self.step, t, block, x, h)
-        return x, h
+            x, state = run(self.step, t, block, x, state)
+        return x, state

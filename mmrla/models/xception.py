@@ -203,6 +203,7 @@ class RLAXception(BaseModule):
         config = RLAConfig.parse(rla)
         if config is not None:
             check_choice('rla.variant', config.variant, XCEPTION_VARIANTS)
+            config.check_reaches_output(out_hidden)
         if out_hidden and config is None:
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
         self.out_hidden = out_hidden
@@ -263,11 +264,11 @@ class RLAXception(BaseModule):
             the last hidden state, (N, k, H/4, W/4).
         """
         x = self.stem(x)
-        h = None
+        state = None
         for i, blocks in enumerate(self.groups):
             if self.rla is None:
                 for block in blocks:
                     x = block(x).out
             else:
-                x, h = self.rla[i](blocks, x, h)
-        return (x, h) if self.out_hidden else (x,)
+                x, state = self.rla[i](blocks, x, state)
+        return (x, state[0]) if self.out_hidden else (x,)
