@@ -220,6 +220,6 @@ def test_a_wrong_value_is_named_with_the_choices(arguments, parts):
 @pytest.mark.parametrize('frozen, warns', [(-1, False), (0, True), (1, True)])
 def test_frozen_random_values_are_pointed_out(frozen, warns, monkeypatch):
     messages = []
-    monkeypatch.setattr('mmrla.models.resnet.print_log', lambda text, **_: messages.append(text))
+    monkeypatch.setattr('mmrla.models.base.print_log', lambda text, **_: messages.append(text))
     RLAResNet(**SMALL, frozen_stages=frozen).init_weights()
     assert any(f'frozen_stages={frozen}' in text for text in messages) == warns

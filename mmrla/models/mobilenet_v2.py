@@ -17,17 +17,15 @@ the 1x1 convolution give a term that is added to its output before the norm:
 the block's own layers keep the shapes of the plain network.
 """
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-import torch
 from mmcv.cnn import ConvModule, build_conv_layer
 from mmengine.model import BaseModule, ModuleList
 from mmengine.registry import MODELS
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
+from .base import DetectionBackbone
 from .checks import check_choice
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
@@ -138,7 +136,7 @@ def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict]
 
 
 @MODELS.register_module()
-class RLAMobileNetV2(BaseModule):
+class RLAMobileNetV2(DetectionBackbone):
     """MobileNetV2 with recurrent layer aggregation.
 
     All arguments of mmdet's ``MobileNetV2`` mean what they mean there. Outputs
@@ -203,12 +201,9 @@ class RLAMobileNetV2(BaseModule):
         rla_config = self._parse_rla(rla, shared_recurrent)
         if rla_config is not None:
             rla_config.check_reaches_output(7 in out_indices)  # conv2 reads the last h
-        super().__init__(self._init_cfg(pretrained, init_cfg))
+        super().__init__(frozen_stages, norm_eval, with_cp, pretrained, init_cfg)
         self.widen_factor = widen_factor
         self.out_indices = out_indices
-        self.frozen_stages = frozen_stages
-        self.norm_eval = norm_eval
-        self.with_cp = with_cp
 
         cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg, act_cfg=act_cfg)
         channels = round_channels(32 * widen_factor)
@@ -258,22 +253,6 @@ class RLAMobileNetV2(BaseModule):
             raise ValueError(f'rla.variant={config.variant!r} takes the shortcut, which not every '
                              f'block of a MobileNetV2 has; choose one of: {listed}')
         return config
-
-    @staticmethod
-    def _init_cfg(pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]
-                  ) -> Union[dict, List[dict]]:
-        """mmdet's initial values, unless the config has its own."""
-        if pretrained is not None and init_cfg is not None:
-            raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
-                             'exclude each other; keep init_cfg')
-        if pretrained is not None:
-            return dict(type='Pretrained', checkpoint=pretrained)
-        if init_cfg is not None:
-            return init_cfg
-        return [
-            dict(type='Kaiming', layer='Conv2d'),
-            dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])
-        ]
 
     @staticmethod
     def _attention_for(cfg: Optional[Dict[str, Any]], channels: int) -> Optional[Dict[str, Any]]:
@@ -335,22 +314,6 @@ class RLAMobileNetV2(BaseModule):
         for module in frozen:
             module.eval()
             module.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> 'RLAMobileNetV2':
-        """Set the training mode; what is frozen stays in eval mode."""
-        super().train(mode)
-        self._freeze_stages()
-        if mode and self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-        return self
-
-    def _run(self, function: Callable, *args) -> Any:
-        """Call a function, with its activations recomputed if ``with_cp``."""
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(function, *args, use_reentrant=False)
-        return function(*args)
 
     def _forward_layer(self, i: int, x: Tensor, state: Optional[State]
                        ) -> Tuple[Tensor, Optional[State]]:

@@ -5,20 +5,16 @@ the same arguments, parameter names and numbers. They are written out here, on
 mmcv's builders, so that classification needs no mmdet and detection no
 mmpretrain.
 """
-import logging
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-import torch
 from mmcv.cnn import build_conv_layer, build_norm_layer, build_plugin_layer
-from mmengine.logging import print_log
 from mmengine.model import BaseModule, ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from .attention import build_attention, check_attention
+from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
@@ -227,7 +223,7 @@ class Bottleneck(ResidualBlock):
 
 
 @MODELS.register_module()
-class RLAResNet(BaseModule):
+class RLAResNet(DetectionBackbone):
     """ResNet with recurrent layer aggregation, for detection and classification.
 
     All arguments of mmdet's ``ResNet`` mean what they mean there.
@@ -324,20 +320,14 @@ class RLAResNet(BaseModule):
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
         if rla_config is not None:
             rla_config.check_reaches_output(out_hidden)
-        if pretrained is not None and init_cfg is not None:
-            raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
-                             'exclude each other; keep init_cfg')
         from_scratch = pretrained is None and init_cfg is None
-        super().__init__(self._init_cfg(pretrained, init_cfg))
+        super().__init__(frozen_stages, norm_eval, with_cp, pretrained, init_cfg)
 
         block, stage_blocks = self.arch_settings[depth]
         self.depth = depth
         self.block = block
         self.stage_blocks = stage_blocks[:num_stages]
         self.out_indices = out_indices
-        self.frozen_stages = frozen_stages
-        self.norm_eval = norm_eval
-        self.with_cp = with_cp
         self.deep_stem = deep_stem
         self.out_hidden = out_hidden
         self.base_channels = base_channels
@@ -395,16 +385,6 @@ class RLAResNet(BaseModule):
             check_choice('the position of a plugin', plugin.get('position'), PLUGIN_POSITIONS)
             if plugin.get('stages') is not None:
                 check_sequence('the stages of a plugin', plugin['stages'], num_stages)
-
-    @staticmethod
-    def _init_cfg(pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]):
-        """mmdet's initial values, unless the config has its own."""
-        if pretrained is not None:
-            return dict(type='Pretrained', checkpoint=pretrained)
-        return init_cfg or [
-            dict(type='Kaiming', layer='Conv2d'),
-            dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])
-        ]
 
     @staticmethod
     def make_stage_plugins(plugins: Optional[List[dict]], stage: int) -> List[dict]:
@@ -491,36 +471,6 @@ class RLAResNet(BaseModule):
         for module in frozen:
             module.eval()
             module.requires_grad_(False)
-
-    def init_weights(self) -> None:
-        """Set the initial values; point out where they would stay random."""
-        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
-        pretrained = any(cfg['type'] == 'Pretrained' for cfg in cfgs)
-        if not pretrained and self.frozen_stages >= 0:
-            print_log(
-                f'{type(self).__name__} starts from random values, and frozen_stages='
-                f'{self.frozen_stages} keeps some of them for good. Give it weights '
-                '(tools/train.py --pretrained, or init_cfg=dict(type="Pretrained", '
-                'checkpoint=...)), or set frozen_stages=-1 and norm_eval=False. If load_from '
-                'or resume brings the weights, all is well.',
-                logger='current', level=logging.WARNING)
-        super().init_weights()
-
-    def train(self, mode: bool = True) -> 'RLAResNet':
-        """Set the training mode; what is frozen stays in eval mode."""
-        super().train(mode)
-        self._freeze_stages()
-        if mode and self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-        return self
-
-    def _run(self, function: Callable, *args) -> Any:
-        """Call a function, with its activations recomputed if ``with_cp``."""
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(function, *args, use_reentrant=False)
-        return function(*args)
 
     def forward_stem(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""

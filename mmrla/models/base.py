@@ -1,0 +1,70 @@
+"""What the backbones for detection share: starting values, freezing, recomputing."""
+import logging
+from typing import Any, Callable, List, Optional, Union
+
+import torch
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+
+class DetectionBackbone(BaseModule):
+    """A backbone that is frozen, normalised and recomputed as mmdet's are.
+
+    Args:
+        frozen_stages: -1 freezes nothing; the rest is the subclass's.
+        norm_eval: Keep batch norms in eval mode while training.
+        with_cp: Recompute activations in backward to save memory.
+        pretrained: Deprecated in mmdet; use ``init_cfg``.
+        init_cfg: As in mmengine. By default mmdet's initial values.
+    """
+
+    def __init__(self, frozen_stages: int, norm_eval: bool, with_cp: bool,
+                 pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]) -> None:
+        if pretrained is not None and init_cfg is not None:
+            raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
+                             'exclude each other; keep init_cfg')
+        if pretrained is not None:
+            init_cfg = dict(type='Pretrained', checkpoint=pretrained)
+        super().__init__(init_cfg or [
+            dict(type='Kaiming', layer='Conv2d'),
+            dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])
+        ])
+        self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
+        self.with_cp = with_cp
+
+    def _freeze_stages(self) -> None:
+        """Stop the gradients and statistics of the frozen part."""
+        raise NotImplementedError
+
+    def init_weights(self) -> None:
+        """Set the initial values; point out where they would stay random."""
+        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
+        pretrained = any(cfg['type'] == 'Pretrained' for cfg in cfgs)
+        if not pretrained and self.frozen_stages >= 0:
+            print_log(
+                f'{type(self).__name__} starts from random values, and frozen_stages='
+                f'{self.frozen_stages} keeps some of them for good. Give it weights '
+                '(tools/train.py --pretrained, or init_cfg=dict(type="Pretrained", '
+                'checkpoint=...)), or set frozen_stages=-1 and norm_eval=False. If load_from '
+                'or resume brings the weights, all is well.',
+                logger='current', level=logging.WARNING)
+        super().init_weights()
+
+    def train(self, mode: bool = True) -> 'DetectionBackbone':
+        """Set the training mode; what is frozen stays in eval mode."""
+        super().train(mode)
+        self._freeze_stages()
+        if mode and self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def _run(self, function: Callable, *args) -> Any:
+        """Call a function, with its activations recomputed if ``with_cp``."""
+        if self.with_cp and torch.is_grad_enabled():
+            return checkpoint(function, *args, use_reentrant=False)
+        return function(*args)
