@@ -46,6 +46,14 @@ def test_parameters_of_the_resnets(depth, k, arguments, exact, millions, paper):
     assert abs(exact / 1e6 - paper) < 0.02
 
 
+@pytest.mark.parametrize('ablation, exact, paper', [
+    (dict(shared=False), 1_896_970, 1.90), (dict(exchange=False), 1_713_994, 1.72)])
+def test_parameters_of_the_ablations_of_resnet_164(ablation, exact, paper):
+    net = RLACifarResNet(164, rla=dict(channels=12, **ablation), out_hidden=True)
+    assert count(net, 10, 12) == exact
+    assert abs(exact / 1e6 - paper) < 0.02
+
+
 @pytest.mark.parametrize('classes, k, exact, paper', [
     (10, None, 2_701_882, 2.70), (100, None, 2_748_052, 2.75),
     (10, 12, 2_767_534, 2.77), (100, 12, 2_814_784, 2.81)])
