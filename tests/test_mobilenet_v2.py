@@ -9,7 +9,7 @@ from mmdet.models import MobileNetV2
 from mmdet.registry import MODELS as MMDET_MODELS
 from mmengine.registry import MODELS
 
-from mmrla.checkpoint import from_authors_mobilenet_v2
+from mmrla.checkpoint import to_ours
 from mmrla.models import RLAMobileNetV2
 
 SMALL = dict(widen_factor=0.25, rla=dict(channels=4))
@@ -35,21 +35,20 @@ def relative_error(out, expected):
 
 
 def test_outputs_and_logits_are_those_of_the_authors_code():
-    state, figures = from_authors_mobilenet_v2(golden.weights('mbv2')), golden.figures('mbv2')
+    weights, figures = to_ours(golden.weights('mbv2')), golden.figures('mbv2')
     net = RLAMobileNetV2(out_indices=range(8)).eval()
-    loaded = net.load_state_dict(state, strict=False)
-    assert loaded.missing_keys == []
-    assert set(loaded.unexpected_keys) == {'classifier.1.weight', 'classifier.1.bias'}
+    net.load_state_dict(weights.backbone)
     with torch.no_grad():
         *outs, last = net(golden.image())
     for i, out in enumerate(outs, 1):
         assert relative_error(out, figures[f'stage{i}']) < 1e-4
-    logits = F.linear(last.mean((2, 3)), state['classifier.1.weight'], state['classifier.1.bias'])
+    logits = F.linear(last.mean((2, 3)), weights.entries['head.fc.weight'],
+                      weights.entries['head.fc.bias'])
     assert relative_error(logits, figures['logits']) < 1e-4
 
 
 def test_the_golden_figures_tell_v1_from_v3_and_a_stages_convolution_from_the_networks():
-    state, figures = from_authors_mobilenet_v2(golden.weights('mbv2')), golden.figures('mbv2')
+    state, figures = to_ours(golden.weights('mbv2')).backbone, golden.figures('mbv2')
     for arguments in (dict(rla=dict(variant='v3')), dict(shared_recurrent=True)):
         net = RLAMobileNetV2(out_indices=(6,), **arguments).eval()
         net.load_state_dict(state, strict=False)
@@ -102,7 +101,7 @@ def plain_forward(net, image, variant):
         outs.append(x)
     if 7 in net.out_indices:
         weight = torch.cat([net.conv2.conv.weight, net.conv2_reader.conv.weight], 1)
-        x = F.conv2d(torch.cat([x, F.relu(net.conv2_reader.bn(h))], 1), weight)
+        x = F.conv2d(torch.cat([x, F.relu6(net.conv2_reader.bn(h))], 1), weight)
         outs.append(F.relu6(net.conv2.bn(x)))
     return [outs[i] for i in net.out_indices]
 

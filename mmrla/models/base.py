@@ -1,15 +1,41 @@
-"""What the backbones for detection share: starting values, freezing, recomputing."""
+"""What the backbones share, and for detection: starting values, freezing, recomputing."""
 import logging
 from typing import Any, Callable, List, Optional, Union
 
 import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from .rla import RLAConfig
 
-class DetectionBackbone(BaseModule):
+
+class RLABackbone(BaseModule):
+    """A backbone that may have a hidden path.
+
+    Attributes:
+        rla: The hidden path, an :class:`~mmrla.models.rla.RLAStage` for each
+            stage; None in a plain network.
+    """
+    rla: Optional[nn.ModuleList]
+
+    @property
+    def rla_config(self) -> Optional[RLAConfig]:
+        """RLAConfig: What the hidden path is; None without one."""
+        return None if self.rla is None else self.rla[0].config
+
+    def hidden_path(self) -> List[nn.Module]:
+        """The modules that a plain network does not have."""
+        return [] if self.rla is None else [self.rla]
+
+    def readers(self) -> List[nn.Module]:
+        """The modules through which h enters the main path."""
+        return [reader for stage in self.rla or () for reader in stage.readers]
+
+
+class DetectionBackbone(RLABackbone):
     """A backbone that is frozen, normalised and recomputed as mmdet's are.
 
     Args:
@@ -39,6 +65,10 @@ class DetectionBackbone(BaseModule):
         """Stop the gradients and statistics of the frozen part."""
         raise NotImplementedError
 
+    def _hidden_path_is_new(self) -> bool:
+        """Whether the hidden path trains beside a pretrained main path."""
+        return self.rla is not None and not self.rla_config.pretrained
+
     def init_weights(self) -> None:
         """Set the initial values; point out where they would stay random."""
         cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
@@ -58,8 +88,10 @@ class DetectionBackbone(BaseModule):
         super().train(mode)
         self._freeze_stages()
         if mode and self.norm_eval:
+            new = self.hidden_path() if self._hidden_path_is_new() else []
+            learning = {module for part in new for module in part.modules()}
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, _BatchNorm) and module not in learning:
                     module.eval()
         return self
 

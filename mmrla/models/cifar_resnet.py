@@ -20,6 +20,7 @@ from mmengine.model import BaseModule, ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from .base import RLABackbone
 from .checks import check_choice, check_extra_channels, check_positive_int
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
@@ -90,7 +91,7 @@ class PreActBottleneck(PreActBasicBlock):
 
 
 @MODELS.register_module()
-class RLACifarResNet(BaseModule):
+class RLACifarResNet(RLABackbone):
     """Pre-activated ResNet for small images, with recurrent layer aggregation.
 
     Args:

@@ -141,7 +141,7 @@ class RLAMobileNetV2(DetectionBackbone):
 
     All arguments of mmdet's ``MobileNetV2`` mean what they mean there. Outputs
     0 to 6 are those of ``layer1`` to ``layer7``, 7 is that of ``conv2``, which
-    sees Concat(x, relu(norm(h))) of the last h. With a hidden path, no layer
+    sees Concat(x, relu6(norm(h))) of the last h. With a hidden path, no layer
     behind the last of ``out_indices`` is built, nor an h that nobody reads.
 
     Args:
@@ -149,7 +149,8 @@ class RLAMobileNetV2(DetectionBackbone):
         out_indices: Outputs that are returned.
         frozen_stages: ``conv1`` (0) and the layers up to this number do not
             train, nor does their part of the hidden path, with any recurrent
-            convolution that they share with a later layer. -1 freezes nothing.
+            convolution that they share with a later layer, unless the path is
+            new (``rla.pretrained=False``). -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         act_cfg: Config of the activations, as in mmcv.
@@ -302,14 +303,23 @@ class RLAMobileNetV2(DetectionBackbone):
         if has_conv2:
             self.conv2_reader = ConvModule(
                 k, self.out_channel, 1, conv_cfg=conv_cfg, norm_cfg=norm_cfg,
-                act_cfg=dict(type='ReLU'), order=('norm', 'act', 'conv'))
+                act_cfg=act_cfg, order=('norm', 'act', 'conv'))
+
+    def hidden_path(self) -> List[nn.Module]:
+        """The modules that a plain MobileNetV2 does not have."""
+        end = [self.conv2_reader] if self.rla is not None and 'conv2' in self.layers else []
+        return super().hidden_path() + end
+
+    def readers(self) -> List[nn.Module]:
+        """The blocks' readers, and that of conv2."""
+        return super().readers() + self.hidden_path()[1:]
 
     def _freeze_stages(self) -> None:
         """Stop the gradients and, but for conv1 as in mmdet, the statistics."""
         if self.frozen_stages >= 0:
             self.conv1.requires_grad_(False)
         frozen = [getattr(self, name) for name in self.layers[:max(0, self.frozen_stages)]]
-        if self.rla is not None:
+        if self.rla is not None and not self._hidden_path_is_new():
             frozen += self.rla[:len(frozen)]
         for module in frozen:
             module.eval()

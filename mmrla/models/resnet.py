@@ -242,10 +242,12 @@ class RLAResNet(DetectionBackbone):
         deep_stem: Three 3x3 convolutions in place of the 7x7.
         avg_down: Average pooling in place of stride in the shortcuts.
         frozen_stages: The stem (0) and the stages up to this number do not
-            train, nor does their part of the hidden path. -1 freezes nothing.
+            train, nor does their part of the hidden path unless it is new
+            (``rla.pretrained=False``). -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
-        norm_eval: Keep batch norms in eval mode while training.
+        norm_eval: Keep batch norms in eval mode while training, but those of a
+            new hidden path.
         dcn: Config of deformable 3x3 convolutions.
         stage_with_dcn: The stages that have them.
         plugins: Plugins of the blocks, as in mmdet.
@@ -466,7 +468,7 @@ class RLAResNet(DetectionBackbone):
             frozen += [self.stem] if self.deep_stem else [self.conv1, self.norm1]
         for i in range(self.frozen_stages):
             frozen.append(getattr(self, self.res_layers[i]))
-            if self.rla is not None:
+            if self.rla is not None and not self._hidden_path_is_new():
                 frozen.append(self.rla[i])
         for module in frozen:
             module.eval()

@@ -15,7 +15,7 @@ Nothing here knows which backbone it serves. A backbone runs its blocks through
 :meth:`RLAStage.forward`; a block takes ``(x, hidden_term)``, adds the term to
 the output of its first convolution and returns its :class:`BlockFeatures`.
 """
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -138,6 +138,10 @@ class RLAConfig:
         exchange: Whether the blocks read h. Without, only a classifier does.
         pre_act: Whether the norm and tanh of the ``'conv'`` cell stand before
             its convolution or behind it.
+        pretrained: Whether the hidden path comes with the backbone's weights.
+            False for a warm start from a plain network's: ``frozen_stages``
+            and ``norm_eval`` then leave the hidden path alone, so that it
+            trains in every stage and its norms learn their statistics.
     """
     channels: int = 32
     variant: str = 'v1'
@@ -145,18 +149,25 @@ class RLAConfig:
     shared: bool = True
     exchange: bool = True
     pre_act: bool = True
+    pretrained: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int('rla.channels', self.channels)
         check_choice('rla.variant', self.variant, VARIANTS)
         check_choice('rla.cell', self.cell, CELLS)
-        for name in ('shared', 'exchange', 'pre_act'):
+        for name in ('shared', 'exchange', 'pre_act', 'pretrained'):
             check_choice(f'rla.{name}', getattr(self, name), (True, False))
         if self.cell != 'conv' and not VARIANTS[self.variant].recurrent:
             raise ValueError(f'rla.variant={self.variant!r} adds behind the recurrent unit, which '
                              f'rla.cell={self.cell!r} does not do; choose one of: v1, v3, v5')
         if self.cell != 'conv' and not self.pre_act:
             raise ValueError(f"rla.pre_act=False needs rla.cell='conv', not {self.cell!r}")
+
+    def update(self) -> Dict[str, Any]:
+        """What the hidden path computes, however it came by its weights."""
+        update = asdict(self)
+        del update['pretrained']
+        return update
 
     def check_reaches_output(self, out_hidden: bool) -> None:
         """Stop on a hidden path that nobody reads."""
@@ -188,6 +199,15 @@ def reader_like(conv: nn.Conv2d, channels: int, conv_cfg: Optional[dict] = None)
     return build_conv_layer(
         conv_cfg, channels, conv.out_channels, conv.kernel_size, stride=conv.stride,
         padding=conv.padding, dilation=conv.dilation, bias=False)
+
+
+def last_convolution(reader: nn.Module) -> nn.Module:
+    """The convolution of a reader whose output the block adds.
+
+    A reader of zeros there leaves the network as if it had no hidden path: the
+    warm start from a plain network's weights.
+    """
+    return [module for module in reader.modules() if isinstance(module, nn.Conv2d)][-1]
 
 
 class RLAStage(BaseModule):
@@ -240,6 +260,13 @@ class RLAStage(BaseModule):
         self.norms = ModuleList(
             [build_norm_layer(norm_cfg, k)[1] for _ in range(num_updates)])
         self.readers = ModuleList(readers if config.exchange else [])
+        self._register_state_dict_hook(self._note_update)
+
+    @staticmethod
+    def _note_update(stage: 'RLAStage', state: Dict[str, Tensor], prefix: str,
+                     metadata: Dict[str, Any]) -> None:
+        """Save with the weights what neither their names nor shapes tell."""
+        metadata['rla'] = stage.config.update()
 
     def _each_or_shared(self, count: int, build) -> nn.Module:
         """One module for all blocks, or a list with one for each."""

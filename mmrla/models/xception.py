@@ -26,6 +26,7 @@ from mmengine.model import BaseModule, ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from .base import RLABackbone
 from .checks import check_choice, check_positive_int
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage
 
@@ -157,7 +158,7 @@ class Group(NamedTuple):
 
 
 @MODELS.register_module()
-class RLAXception(BaseModule):
+class RLAXception(RLABackbone):
     """Thin Xception for small images, with recurrent layer aggregation.
 
     Args:
