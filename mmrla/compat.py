@@ -6,13 +6,10 @@ which versions, and does nothing where nothing is wrong. None changes a result.
 import contextlib
 import functools
 import pickle
-import re
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
-from urllib.error import URLError
-from urllib.parse import urlparse
 
 import numpy as np
 import torch
@@ -21,6 +18,8 @@ from mmengine.dist import utils as dist_utils
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
+
+from . import safe_load
 
 # A torch.library.Library takes its operators back when it is collected.
 _TORCHVISION_OPERATORS = []
@@ -75,12 +74,19 @@ def load_checkpoints_safely() -> None:
     least) then cannot read what it wrote: its checkpoints hold HistoryBuffers
     and numpy scalars. Exactly these types are allowed here. In the other
     direction, mmengine's downloads go through torch.hub, which still runs code
-    by default. Every file is read with ``weights_only`` now, and one that is
-    refused is named.
+    by default, as all of torch does under TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD.
+    Every file is read by :mod:`mmrla.safe_load` now.
     """
     torch.serialization.add_safe_globals(_mmengine_checkpoint_types())
-    CheckpointLoader.register_scheme('', load_from_local, force=True)
-    _wrap_once(mmengine_checkpoint, 'load_url', _load_url_safely)
+    for prefixes, loader in (
+            ('', safe_load.load_from_local),
+            ([r'(\S+\:)?s3://', r'(\S+\:)?petrel://'], safe_load.load_from_ceph),
+            ('pavi://', safe_load.weights_only(mmengine_checkpoint.load_from_pavi)),
+            (['open-mmlab://', 'openmmlab://'],
+             safe_load.weights_only(mmengine_checkpoint.load_from_openmmlab))):
+        CheckpointLoader.register_scheme(prefixes, loader, force=True)
+    mmengine_checkpoint.load_url = safe_load.load_url
+    wrap_once(CheckpointLoader, 'load_checkpoint', safe_load.with_source)
 
 
 def _mmengine_checkpoint_types() -> list:
@@ -104,58 +110,6 @@ def _history_buffer_method(owner: Any, name: str) -> Callable:
     return getattr(owner, name)
 
 
-def load_from_local(filename: str, map_location: Any = None) -> Any:
-    """Read a checkpoint from a path, never running code from it.
-
-    The name ends up in mmengine's log ("Loads checkpoint by local backend").
-
-    Args:
-        filename: Path of the file.
-        map_location: As in :func:`torch.load`.
-    """
-    path = Path(filename).expanduser()
-    if not path.is_file():
-        what = 'is not a file' if path.exists() else 'does not exist'
-        raise FileNotFoundError(f'checkpoint {filename} {what}')
-    try:
-        if path.suffix == '.safetensors':
-            from safetensors.torch import load_file
-            return load_file(path, device=str(map_location or 'cpu'))
-        return torch.load(path, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError(_refusal(filename, str(error))) from None
-    except (OSError, MemoryError, torch.OutOfMemoryError):
-        raise  # the file is not to blame
-    except Exception as error:  # damaged files raise nearly anything
-        reason = f'{type(error).__name__}: {error}'.splitlines()[0]
-        raise RuntimeError(f'checkpoint {filename} cannot be read ({reason}); it may be '
-                           'damaged, cut short or no checkpoint at all') from error
-
-
-def _load_url_safely(load_url: Callable, url: str, **kwargs) -> Any:
-    """``load_url`` for weights only, saying what to do without a network."""
-    try:
-        return load_url(url, **{**kwargs, 'weights_only': True})
-    except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError(_refusal(url, str(error))) from None
-    except URLError as error:
-        cached = Path(torch.hub.get_dir()) / 'checkpoints' / Path(urlparse(url).path).name
-        raise ConnectionError(
-            f'checkpoint {url} cannot be downloaded ({error.reason}). Without a network, put '
-            f'the file at {cached}, or name another with --pretrained') from error
-
-
-def _refusal(filename: str, torch_message: str) -> str:
-    """torch's advice is to run the code; ours is not to."""
-    reason = next((line.strip() for line in torch_message.splitlines()
-                   if re.search('GLOBAL|reduce|class|build', line)), None)
-    if reason is None:
-        return f'checkpoint {filename} cannot be read: it is no file that torch.save wrote'
-    return (f'checkpoint {filename} is refused: it holds more than weights, and '
-            f'reading that could run code ({reason.split(" was not")[0]}). If you '
-            'trust whoever made it, save its state_dict alone and use that.')
-
-
 def train_over_gloo_without_gpu() -> None:
     """Let several processes train on a machine without an accelerator.
 
@@ -164,11 +118,11 @@ def train_over_gloo_without_gpu() -> None:
     these functions are called as they are.
     """
     for name in ('_init_dist_pytorch', '_init_dist_slurm', '_init_dist_mpi'):
-        _wrap_once(dist_utils, name, _init_over_gloo)
-    _wrap_once(Runner, 'wrap_model', _wrap_without_device)
+        wrap_once(dist_utils, name, _init_over_gloo)
+    wrap_once(Runner, 'wrap_model', _wrap_without_device)
 
 
-def _wrap_once(owner: Any, name: str, wrapper: Callable) -> None:
+def wrap_once(owner: Any, name: str, wrapper: Callable) -> None:
     """Let ``wrapper(original, ...)`` stand for a function, unless it does so."""
     original = getattr(owner, name)
     if getattr(original, 'wrapper', None) is wrapper:

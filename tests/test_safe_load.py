@@ -1,0 +1,163 @@
+"""Reading files: weights alone, and one clear line for a bad one."""
+import hashlib
+import os
+from urllib.error import URLError
+
+import mmengine.runner.checkpoint as mmengine_checkpoint
+import pytest
+import torch
+from mmengine.runner import CheckpointLoader, load_checkpoint
+from safetensors.torch import save_file
+
+from mmrla import safe_load
+from mmrla.safe_load import CheckpointError, source_of
+
+
+class Malicious:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f'touch {self.path}',)
+
+
+@pytest.fixture
+def malicious(tmp_path):
+    """A checkpoint that carries code, and the file that the code would make."""
+    path, trace = tmp_path / 'malicious.pth', tmp_path / 'it-ran'
+    torch.save(dict(state_dict={}, message_hub=Malicious(trace)), path)
+    return path, trace
+
+
+@pytest.mark.parametrize('load', [
+    lambda path: CheckpointLoader.load_checkpoint(path, 'cpu'),
+    lambda path: load_checkpoint(torch.nn.Linear(1, 1), path),
+    lambda path: safe_load.load_from_local(path),
+], ids=['mmengine', 'load_checkpoint', 'local'])
+def test_a_checkpoint_that_carries_code_is_refused(malicious, load):
+    path, trace = malicious
+    with pytest.raises(CheckpointError) as error:
+        load(str(path))
+    assert str(path) in str(error.value) and 'code' in str(error.value)
+    assert 'weights_only' not in str(error.value), 'this advises to run the code'
+    assert not trace.exists()
+
+
+def test_a_download_that_carries_code_is_refused(malicious, tmp_path, monkeypatch):
+    path, trace = malicious
+    monkeypatch.setattr(torch.hub, 'download_url_to_file',
+                        lambda url, target, *_, **__: os.link(path, target))
+    with pytest.raises(CheckpointError):
+        mmengine_checkpoint.load_url(
+            'https://host.invalid/file.pth', model_dir=str(tmp_path / 'hub'))
+    assert not trace.exists()
+
+
+def test_without_a_network_the_error_says_where_the_file_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+
+    def unreachable(*_, **__):
+        raise URLError('no route to host')
+
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', unreachable)
+    with pytest.raises(CheckpointError) as error:
+        CheckpointLoader.load_checkpoint('torchvision://resnet50', 'cpu')
+    assert 'no route to host' in str(error.value)
+    assert f'{tmp_path}/hub/checkpoints/resnet50-0676ba61.pth' in str(error.value)
+
+
+@pytest.mark.parametrize('content', [b'', b'hello, I am a text file', bytes(range(256))])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
+    path = tmp_path / 'not_a_checkpoint.pth'
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match='cannot be read') as error:
+        safe_load.load_from_local(str(path))
+    assert str(path) in str(error.value)
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    path = tmp_path / 'truncated.pth'
+    torch.save(dict(weight=torch.randn(1000)), path)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match='truncated.pth cannot be read'):
+        safe_load.load_from_local(str(path))
+
+
+@pytest.mark.parametrize('name, reason', [('missing.pth', 'does not exist'), ('', 'not a file')])
+def test_a_path_without_a_file_is_named(tmp_path, name, reason):
+    with pytest.raises(CheckpointError, match=reason):
+        safe_load.load_from_local(str(tmp_path / name))
+
+
+@pytest.mark.parametrize('scheme', ['', 'file.pth', 's3://bucket/'])
+def test_no_setting_of_torch_makes_it_run_code(malicious, scheme, monkeypatch):
+    path, trace = malicious
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    name = str(path)
+    if scheme == 's3://bucket/':
+        backend = type('Backend', (), dict(get=lambda self, name: path.read_bytes()))()
+        monkeypatch.setattr(safe_load, 'get_file_backend', lambda *_, **__: backend)
+        name = 's3://bucket/malicious.pth'
+    elif scheme == 'file.pth':  # a file that mmengine knows by a name
+        name = 'open-mmlab://mine'
+        monkeypatch.setattr(mmengine_checkpoint, 'get_external_models',
+                            lambda: dict(mine=str(path)))
+    with pytest.raises(CheckpointError, match='refused') as error:
+        CheckpointLoader.load_checkpoint(name, 'cpu')
+    assert name in str(error.value)
+    assert not trace.exists()
+
+
+def test_object_storage_gives_the_same_weights(tmp_path, monkeypatch):
+    state = dict(weight=torch.randn(3, 2))
+    save_file(state, tmp_path / 'a.safetensors')
+    backend = type('Backend', (), dict(
+        get=lambda self, name: (tmp_path / 'a.safetensors').read_bytes()))()
+    monkeypatch.setattr(safe_load, 'get_file_backend', lambda *_, **__: backend)
+    loaded = CheckpointLoader.load_checkpoint('s3://bucket/a.safetensors', 'cpu')
+    assert torch.equal(loaded['weight'], state['weight'])
+    assert source_of(loaded) == 's3://bucket/a.safetensors'
+
+
+def named_by_content(folder, stem='weights', suffix='.pth'):
+    path = folder / f'{stem}{suffix}'
+    torch.save(dict(weight=torch.ones(2)), path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return path.rename(folder / f'{stem}-{digest}{suffix}')
+
+
+def test_a_file_is_compared_with_the_sha256_in_its_name(tmp_path):
+    path = named_by_content(tmp_path)
+    assert torch.equal(safe_load.load_from_local(str(path))['weight'], torch.ones(2))
+    wrong = path.rename(tmp_path / 'weights-0123abcd.pth')
+    with pytest.raises(CheckpointError, match='its name says 0123abcd') as error:
+        safe_load.load_from_local(str(wrong))
+    assert str(wrong) in str(error.value)
+    dated = wrong.rename(tmp_path / 'weights-20240131.pth')
+    assert 'weight' in safe_load.load_from_local(str(dated)), 'a date is not a sha256'
+
+
+def test_a_damaged_download_is_not_kept(tmp_path, monkeypatch):
+    good = named_by_content(tmp_path)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file',
+                        lambda url, target, **_: open(target, 'wb').write(b'half of it'))
+    arguments = dict(url=f'https://host.invalid/{good.name}', model_dir=str(tmp_path / 'hub'))
+    with pytest.raises(CheckpointError, match='Get it again'):
+        safe_load.load_url(**arguments)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file',
+                        lambda url, target, **_: os.link(good, target))
+    assert 'weight' in safe_load.load_url(**arguments), 'the next try must download again'
+
+
+def test_a_name_that_mmengine_does_not_know_is_named():
+    with pytest.raises(CheckpointError, match='torchvision://resnet5O is not known'):
+        CheckpointLoader.load_checkpoint('torchvision://resnet5O', 'cpu')
+
+
+@pytest.mark.parametrize('content', [[1, 2], torch.ones(2), 'text'])
+def test_a_checkpoint_that_is_no_dict_is_named(tmp_path, content):
+    torch.save(content, tmp_path / 'odd.pth')
+    with pytest.raises(CheckpointError, match=f'odd.pth holds a {type(content).__name__}'):
+        CheckpointLoader.load_checkpoint(str(tmp_path / 'odd.pth'), 'cpu')
