@@ -1,11 +1,15 @@
 """What the command lines of tools/train.py and tools/test.py share."""
 import argparse
+import contextlib
 import os
 from pathlib import Path
+from typing import Iterator
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
+
+from .safe_load import CheckpointError
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
@@ -41,3 +45,12 @@ def load_config(args: argparse.Namespace) -> Config:
 def build_runner(cfg: Config) -> Runner:
     """The config's runner, mmengine's own unless it names another."""
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """End with one line, not a traceback, on a checkpoint that cannot be used."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise SystemExit(str(error)) from None

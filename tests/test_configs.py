@@ -11,19 +11,24 @@ from mmrla.models import RLAMobileNetV2, RLAResNet
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 COCO = sorted(CONFIGS.glob('*_1x.py'))
+WARM_STARTS = sorted(CONFIGS.glob('*_1x_warmstart.py'))
 RESNETS = [path for path in COCO if 'mbv2' not in path.stem]
+DETECTORS = ('faster_rcnn', 'mask_rcnn', 'retinanet')
 FORMS = dict(
     r=(None, None),
     rla_r=(dict(channels=32, variant='v1'), None),
     eca_r=(None, dict(type='ECA')),
     rla_eca_r=(dict(channels=32, variant='v1'), dict(type='ECA')),
-    se_r=(None, dict(type='SE')))
+    se_r=(None, dict(type='SE')),
+    # for the weights that the authors published
+    rla_v3_r=(dict(channels=32, variant='v3'), None),
+    rla_v3_eca_r=(dict(channels=32, variant='v3'), dict(type='ECA')))
 
 
 def test_there_is_a_config_for_every_detector_and_backbone():
-    expected = {f'{detector}_{form}{depth}_fpn_1x.py'
-                for detector in ('faster_rcnn', 'mask_rcnn', 'retinanet')
-                for form in FORMS for depth in (50, 101, 152)}
+    expected = {f'{detector}_{form}{depth}_fpn_1x.py' for detector in DETECTORS
+                for form in FORMS for depth in (50, 101, 152)
+                if 'v3' not in form or depth < 152}
     mobile = {f'faster_rcnn_{form}mbv2_fpn_1x.py' for form in ('', 'rla_')}
     assert {path.name for path in COCO} == expected | mobile
 
@@ -56,6 +61,24 @@ def test_a_config_builds_its_detector(path):
         model = MODELS.build(cfg.model)
     assert isinstance(model.backbone, (RLAResNet, RLAMobileNetV2))
     assert (model.backbone.rla is None) == ('rla' not in path.stem)
+
+
+def test_there_is_a_warm_start_for_every_detector_and_depth():
+    assert {path.name for path in WARM_STARTS} == {
+        f'{detector}_rla_r{depth}_fpn_1x_warmstart.py'
+        for detector in DETECTORS for depth in (50, 101, 152)}
+
+
+@pytest.mark.parametrize('path', WARM_STARTS, ids=lambda path: path.stem)
+def test_a_warm_start_differs_by_its_weights_alone(path):
+    warm = Config.fromfile(path)
+    cold = Config.fromfile(path.with_name(path.name.replace('_warmstart', '')))
+    weights = warm.model.backbone.pop('init_cfg')
+    depth = warm.model.backbone.depth
+    assert weights == dict(type='Pretrained', checkpoint=f'torchvision://resnet{depth}')
+    assert warm.model.backbone.rla.pop('pretrained') is False
+    assert warm.model == cold.model
+    assert warm.optim_wrapper == cold.optim_wrapper
 
 
 def test_a_users_config_inherits_with_one_line(tmp_path):

@@ -58,8 +58,8 @@ def main() -> None:
     print(f'\n{args.metric} on the test images, seeds {args.seeds}')
     for name, values in found.items():
         spread = statistics.stdev(values) if len(values) > 1 else float('nan')
-        each = ', '.join(f'{value:.2f}' for value in values)
-        print(f'{name:<32} {statistics.mean(values):7.2f} +- {spread:.2f}   ({each})')
+        each = ', '.join(f'{value:.4g}' for value in values)
+        print(f'{name:<32} {statistics.mean(values):7.4g} +- {spread:.2g}   ({each})')
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import METRICS
 
 import mmrla  # noqa: F401  (registers the modules and mends the stack)
-from mmrla.cli import base_parser, build_runner, load_config
+from mmrla.cli import base_parser, build_runner, clear_errors, load_config
 
 
 class Task(NamedTuple):
@@ -86,7 +86,8 @@ def main() -> None:
     if args.out:
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=task.dump, out_file_path=args.out)))
-    runner.test()
+    with clear_errors():
+        runner.test()
 
 
 if __name__ == '__main__':

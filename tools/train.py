@@ -8,15 +8,15 @@ from mmengine.config import Config
 from mmengine.device import get_device
 
 import mmrla  # noqa: F401  (registers the modules and mends the stack)
-from mmrla.cli import base_parser, build_runner, load_config
+from mmrla.cli import base_parser, build_runner, clear_errors, load_config
 
 
 def parse_args() -> argparse.Namespace:
     parser = base_parser('Train a detector or a classifier.')
     parser.add_argument(
         '--pretrained', metavar='CHECKPOINT',
-        help='weights that the backbone starts from: a path, a URL or torchvision://resnet50; '
-        'short for model.backbone.init_cfg in the config')
+        help='weights that the backbone starts from, an RLA network\'s or a plain one\'s: a path, '
+        'a URL or torchvision://resnet50; short for model.backbone.init_cfg in the config')
     parser.add_argument('--amp', action='store_true', help='train with mixed precision')
     parser.add_argument(
         '--auto-scale-lr', action='store_true',
@@ -50,7 +50,8 @@ def main() -> None:
     args = parse_args()
     cfg = load_config(args)
     apply_arguments(cfg, args)
-    build_runner(cfg).train()
+    with clear_errors():
+        build_runner(cfg).train()
 
 
 if __name__ == '__main__':
