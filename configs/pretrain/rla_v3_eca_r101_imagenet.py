@@ -1,0 +1,10 @@
+# For the weights that the authors published: their program computes v3.
+_base_ = [
+    '../_base_/pretrain/rla_classifier.py',
+    '../_base_/backbones/rla_v3_eca_r101.py',
+    '../_base_/pretrain/imagenet.py',
+    '../_base_/pretrain/schedule_120e.py',
+    '../_base_/pretrain/runtime.py',
+]
+
+model = dict(backbone=_base_.backbone)
