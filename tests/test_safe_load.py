@@ -1,6 +1,9 @@
 """Reading files: weights alone, and one clear line for a bad one."""
+import functools
 import hashlib
 import os
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import URLError
 
 import mmengine.runner.checkpoint as mmengine_checkpoint
@@ -137,6 +140,33 @@ def test_a_file_is_compared_with_the_sha256_in_its_name(tmp_path):
     assert str(wrong) in str(error.value)
     dated = wrong.rename(tmp_path / 'weights-20240131.pth')
     assert 'weight' in safe_load.load_from_local(str(dated)), 'a date is not a sha256'
+
+
+@pytest.fixture
+def server(tmp_path):
+    """An http server of a folder; the folder and its address."""
+    folder = tmp_path / 'served'
+    folder.mkdir()
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield folder, f'http://127.0.0.1:{http.server_port}'
+        http.shutdown()
+
+
+def test_a_url_is_downloaded_once_and_checked(server, tmp_path, monkeypatch):
+    folder, address = server
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
+    good = named_by_content(folder)
+    for _ in range(2):  # the second time from the cache
+        loaded = CheckpointLoader.load_checkpoint(f'{address}/{good.name}', 'cpu')
+        assert torch.equal(loaded['weight'], torch.ones(2))
+        good.unlink(missing_ok=True)
+    save_file(dict(weight=torch.zeros(3)), folder / 'plain.safetensors')
+    loaded = CheckpointLoader.load_checkpoint(f'{address}/plain.safetensors', 'cpu')
+    assert torch.equal(loaded['weight'], torch.zeros(3))
+    with pytest.raises(CheckpointError, match='cannot be downloaded .File not found'):
+        CheckpointLoader.load_checkpoint(f'{address}/missing.pth', 'cpu')
 
 
 def test_a_damaged_download_is_not_kept(tmp_path, monkeypatch):

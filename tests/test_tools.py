@@ -124,6 +124,7 @@ def test_a_checkpoint_that_carries_code_stops_training_and_testing(data, tmp_pat
              *options(data)], cwd=REPO, text=True, capture_output=True)
         assert result.returncode != 0
         assert f'checkpoint {path} is refused' in result.stderr.splitlines()[-1]
+        assert 'Traceback' not in result.stderr
     assert not (tmp_path / 'it-ran').exists()
 
 
