@@ -96,8 +96,8 @@ def _check_digest(path: Path, name: str) -> None:
     if not found.startswith(digits[1]):
         raise CheckpointError(
             f'checkpoint {name} is damaged or was changed: its sha256 begins with {found[:8]}, '
-            f'its name says {digits[1]}. Get it again, or give it a name without '
-            f'-{digits[1]} if you know that it is right')
+            f'its name says {digits[1]}. Get it again; if you know that it is right, as a file '
+            f'of mmengine\'s published_keys may be, give it a name without -{digits[1]}')
 
 
 def _parse(source: Union[Path, bytes], name: str, map_location: Any) -> Any:
