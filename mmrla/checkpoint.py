@@ -10,11 +10,11 @@ from functools import cache
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
-from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
 from .models.mobilenet_v2 import RLAMobileNetV2
-from .safe_load import CheckpointError, source_of, weights_key
+from .models.rla import RLAConfig
+from .safe_load import CheckpointError, metadata_of, source_of, weights_key
 
 BACKBONE = 'backbone.'
 
@@ -232,10 +232,10 @@ def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
     if not state:
         raise CheckpointError(f'checkpoint {source_of(saved)} holds no weights: '
                               f'{_contents(checkpoint)}')
-    if all(name.startswith('module.') for name in state):
+    if any(name.startswith('module.') for name in state):  # an average has `steps` beside them
         state = OrderedDict(
             (name.removeprefix('module.'), value) for name, value in state.items())
-    state._metadata = getattr(saved, '_metadata', {})
+    state._metadata = metadata_of(saved)
     return state
 
 
@@ -247,9 +247,9 @@ def _contents(checkpoint: Dict[str, Any]) -> str:
 
 def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
     """The ``rla=dict(...)`` that a network of ours saved with its weights."""
-    modules = getattr(state, '_metadata', {}).values()
-    return next((dict(module['rla']) for module in modules
-                 if isinstance(module, dict) and 'rla' in module), {})
+    modules = metadata_of(state)
+    updates = (module.get('rla') for module in modules.values() if isinstance(module, dict))
+    return next((dict(update) for update in updates if isinstance(update, dict)), {})
 
 
 def recognise(state: Dict[str, Tensor]) -> Tuple[str, Layout]:
@@ -274,15 +274,29 @@ def to_ours(state: Dict[str, Tensor]) -> Weights:
     update = update_of(state)
     k = 0
     if layout.variant is not None:
-        k = state[f'{prefix}conv_outs.0.weight'].shape[0]
+        k = _hidden_channels(state, prefix, layout)
         update = dict(variant=layout.variant)
     entries: Dict[str, Tensor] = OrderedDict()
     names = {}
     for name, value in state.items():
-        for place, part in _to_our_places(layout, prefix, name, value, k):
-            entries[place] = part
-            names[place] = name
+        try:
+            for place, part in _to_our_places(layout, prefix, name, value, k):
+                entries[place] = part
+                names[place] = name
+        except RuntimeError as error:
+            raise CheckpointError(
+                f'checkpoint {source_of(state)} looks like {layout.title}, but {name} has shape '
+                f'{tuple(value.shape)}: {error}') from error
     return Weights(source_of(state), layout, entries, names, _with_channels(update, entries))
+
+
+def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> int:
+    """k, read off the authors' first 1x1 convolution."""
+    name = f'{prefix}conv_outs.0.weight'
+    if name not in state:
+        raise CheckpointError(f'checkpoint {source_of(state)} looks like {layout.title}, but '
+                              f'{name} is missing')
+    return len(state[name])
 
 
 def _to_our_places(layout: Layout, prefix: str, name: str, value: Tensor, k: int
@@ -311,14 +325,9 @@ def _with_channels(update: Dict[str, Any], entries: Dict[str, Tensor]) -> Dict[s
     return update if norm is None else dict(update, channels=len(norm))
 
 
-def read_weights(filename: str, map_location: Any = 'cpu') -> Weights:
-    """Read a file's weights.
-
-    Args:
-        filename: A path, a URL or any other name that mmengine knows.
-        map_location: As in :func:`torch.load`.
-    """
-    return to_ours(weights_of(CheckpointLoader.load_checkpoint(filename, map_location)))
+def as_dict(values: Dict[str, Any]) -> str:
+    """How a config writes some keys."""
+    return 'dict(' + ', '.join(f'{key}={value!r}' for key, value in values.items()) + ')'
 
 
 def to_authors(weights: Weights) -> Dict[str, Tensor]:
@@ -334,11 +343,14 @@ def to_authors(weights: Weights) -> Dict[str, Tensor]:
     if not weights.has_hidden_path:
         raise CheckpointError(f'checkpoint {weights.source} is of a plain network; '
                               'the authors\' layout has RLA networks only')
-    variant = weights.update.get('variant', layout.variant)
-    if variant != layout.variant:
+    theirs = RLAConfig(weights.update['channels'], layout.variant).update()
+    other = {key: value for key, value in weights.update.items()
+             if theirs.get(key, value) != value}
+    if other:
         raise CheckpointError(
-            f'checkpoint {weights.source} was trained with {variant}, and the authors\' program '
-            f'computes {layout.variant}: it would give other results with these weights')
+            f'checkpoint {weights.source} was trained with rla={as_dict(other)}, and the authors\' '
+            f'program computes rla={as_dict({key: theirs[key] for key in other})}: it would give '
+            'other results with these weights')
     outside = {name: value for name, value in weights.entries.items()
                if not name.startswith(BACKBONE)}
     ends = {ours: theirs for theirs, ours in layout.ends.items()}
@@ -365,11 +377,12 @@ def _join(layout: Layout, backbone: Dict[str, Tensor], module: str, leaf: str,
                 continue
             if i > 0:  # it stands behind the first of the rule's names
                 return {}
-            parts = [backbone[f'{place.format(**fields)}.{leaf}'] for place in rule.ours]
-            if rule.split is None or parts[0].dim() <= rule.split:
-                joined = parts[0]
-            else:
-                joined = torch.cat(parts, rule.split)
+            joined = backbone[f'{module}.{leaf}']
+            if rule.split is not None and joined.dim() > rule.split:
+                second = f'{rule.ours[1].format(**fields)}.{leaf}'
+                if second not in backbone:
+                    raise CheckpointError(f'checkpoint {source}: {second} is missing')
+                joined = torch.cat([joined, backbone[second]], rule.split)
             return {f'{rule.theirs.format(**fields)}.{leaf}': joined}
     raise CheckpointError(f'checkpoint {source}: {module}.{leaf} has no place in the authors\' '
                           'program')

@@ -18,6 +18,7 @@ from mmengine.dist import utils as dist_utils
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
+from mmengine.runner import runner as mmengine_runner
 
 from . import safe_load
 
@@ -87,6 +88,7 @@ def load_checkpoints_safely() -> None:
         CheckpointLoader.register_scheme(prefixes, loader, force=True)
     mmengine_checkpoint.load_url = safe_load.load_url
     wrap_once(CheckpointLoader, 'load_checkpoint', safe_load.with_source)
+    wrap_once(mmengine_runner, '_load_checkpoint', safe_load.as_checkpoint)
 
 
 def _mmengine_checkpoint_types() -> list:

@@ -15,19 +15,37 @@ import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Union
-from urllib.error import URLError
 from urllib.parse import urlparse
 
 import torch
 from mmengine.fileio import get_file_backend
 from torch import Tensor
 
-# Where a state dict says which file it was read from, among its modules' versions.
-_SOURCE = '<file>'
-
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used; the message names the file and the reason."""
+
+
+class Metadata(dict):
+    """A state dict's ``_metadata``, which also knows the file it is from.
+
+    mmengine hands this very object on while it loads. Saved again it is what
+    torch has there, without the name of a file on one machine.
+    """
+    source = 'in memory'
+
+    def __reduce__(self) -> tuple:
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+def source_of(state: Dict[str, Tensor]) -> str:
+    """The file that weights were read from."""
+    return getattr(metadata_of(state), 'source', Metadata.source)
+
+
+def metadata_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
+    """What a state dict says of its modules, by their names."""
+    return getattr(state, '_metadata', {})
 
 
 def load_from_local(filename: str, map_location: Any = None) -> Any:
@@ -43,8 +61,7 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
     if not path.is_file():
         reason = 'is not a file' if path.exists() else 'does not exist'
         raise CheckpointError(f'checkpoint {filename} {reason}')
-    _check_digest(path, filename)
-    return _parse(path, filename, map_location)
+    return _read(path, filename, map_location)
 
 
 def load_from_ceph(filename: str, map_location: Any = None) -> Any:
@@ -54,8 +71,12 @@ def load_from_ceph(filename: str, map_location: Any = None) -> Any:
         filename: A name such as ``s3://bucket/file.pth``.
         map_location: As in :func:`torch.load`.
     """
-    backend = get_file_backend(filename, backend_args=dict(backend='petrel'))
-    return _parse(backend.get(filename), filename, map_location)
+    try:
+        backend = get_file_backend(filename, backend_args=dict(backend='petrel'))
+        content = backend.get(filename)
+    except OSError as error:
+        raise CheckpointError(f'checkpoint {filename} cannot be had: {error}') from error
+    return _read(content, filename, map_location)
 
 
 def load_url(url: str, model_dir: Optional[str] = None, map_location: Any = None,
@@ -70,28 +91,43 @@ def load_url(url: str, model_dir: Optional[str] = None, map_location: Any = None
     """
     folder = Path(model_dir or Path(torch.hub.get_dir()) / 'checkpoints')
     cached = folder / Path(urlparse(url).path).name
-    if not cached.exists():
+    is_new = not cached.exists()
+    if is_new:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(url, str(cached), progress=progress)
-        except URLError as error:
+        except OSError as error:  # urllib's errors are OSErrors
             raise CheckpointError(
-                f'checkpoint {url} cannot be downloaded ({error.reason}). Without a network, '
-                f'put the file at {cached}, or name another with --pretrained') from error
+                f'checkpoint {url} cannot be downloaded ({getattr(error, "reason", error)}). '
+                f'Without a network, put the file at {cached}, or name another with '
+                '--pretrained') from error
     try:
-        _check_digest(cached, url)
-    except CheckpointError:
-        cached.unlink()  # the next try downloads it again
-        raise
-    return _parse(cached, url, map_location)
+        return _read(cached, url, map_location)
+    except CheckpointError as error:
+        if is_new:
+            cached.unlink()  # the next try downloads it again
+            raise
+        raise CheckpointError(f'{error} (downloaded before, to {cached})') from error
 
 
-def _check_digest(path: Path, name: str) -> None:
+def _read(source: Union[Path, bytes], name: str, map_location: Any) -> Any:
+    """Turn a file, or its content, into a checkpoint."""
+    _check_digest(source, name)
+    with _naming(name):
+        if _is_safetensors(source):
+            return _parse_safetensors(source, map_location)
+        if isinstance(source, bytes):
+            source = io.BytesIO(source)
+        return torch.load(source, map_location=map_location, weights_only=True)
+
+
+def _check_digest(source: Union[Path, bytes], name: str) -> None:
     """Compare a file with the sha256 in its name, as in ``resnet50-0676ba61.pth``."""
-    digits = re.fullmatch(r'.*-([0-9a-f]{8,64})', path.stem)
+    file_name = Path(urlparse(name).path).name.removesuffix('.tar')
+    digits = re.fullmatch(r'.*-([0-9a-f]{64}|[0-9a-f]{8})\.\w+', file_name)
     if digits is None or digits[1].isdigit():  # only digits: a date
         return
-    with path.open('rb') as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open('rb') as file:
         found = hashlib.file_digest(file, 'sha256').hexdigest()
     if not found.startswith(digits[1]):
         raise CheckpointError(
@@ -100,22 +136,20 @@ def _check_digest(path: Path, name: str) -> None:
             f'of mmengine\'s published_keys may be, give it a name without -{digits[1]}')
 
 
-def _parse(source: Union[Path, bytes], name: str, map_location: Any) -> Any:
-    """Turn a file or its content into a checkpoint."""
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say of which file an error is while it is being read."""
     try:
-        if name.endswith('.safetensors'):
-            return _parse_safetensors(source, map_location)
-        if isinstance(source, bytes):
-            source = io.BytesIO(source)
-        return torch.load(source, map_location=map_location, weights_only=True)
+        yield
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refusal(name, str(error))) from None
-    except (MemoryError, torch.OutOfMemoryError):
-        raise  # the file is not to blame
+    except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+        raise  # named already, or the file is not to blame
     except Exception as error:  # damaged files raise nearly anything
         reason = f'{type(error).__name__}: {error}'.splitlines()[0]
-        raise CheckpointError(f'checkpoint {name} cannot be read ({reason}); it may be '
-                              'damaged, cut short or no checkpoint at all') from error
+        damaged = '' if 'CUDA' in reason else (
+            '; it may be damaged, cut short or no checkpoint at all')
+        raise CheckpointError(f'checkpoint {name} cannot be read ({reason}){damaged}') from error
 
 
 def _refusal(name: str, torch_message: str) -> str:
@@ -129,16 +163,25 @@ def _refusal(name: str, torch_message: str) -> str:
             'trust whoever made it, save its state_dict alone and use that.')
 
 
-def _parse_safetensors(source: Union[Path, bytes], map_location: Any) -> Dict[str, Tensor]:
-    """The weights of a safetensors file, with what it says of its modules."""
+def _is_safetensors(source: Union[Path, bytes]) -> bool:
+    """Whether the content begins as safetensors do, whatever it is called."""
+    if not isinstance(source, bytes):
+        with source.open('rb') as file:
+            source = file.read(9)
+    return source[8:9] == b'{'
+
+
+def _parse_safetensors(source: Union[Path, bytes], map_location: Any) -> Dict[str, Any]:
+    """A checkpoint of a safetensors file, with what mmrla wrote beside the weights."""
     from safetensors.torch import load
     data = source if isinstance(source, bytes) else source.read_bytes()
     state = OrderedDict(load(data))
-    if map_location is not None:
+    if isinstance(map_location, (str, torch.device)):
         state = OrderedDict((key, value.to(map_location)) for key, value in state.items())
     header = json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])
-    state._metadata = json.loads(header.get('__metadata__', {}).get('modules', '{}'))
-    return state
+    beside = json.loads(header.get('__metadata__', {}).get('mmrla', '{}'))
+    state._metadata = beside.get('modules', {})
+    return dict(state_dict=state, meta=beside.get('meta', {}))
 
 
 def weights_only(loader: Callable) -> Callable:
@@ -146,26 +189,18 @@ def weights_only(loader: Callable) -> Callable:
 
     @functools.wraps(loader)
     def load(filename: str, map_location: Any = None) -> Any:
+        original = torch.load
+        torch.load = lambda *args, **kwargs: original(*args, **{**kwargs, 'weights_only': True})
         try:
-            with _torch_load_weights_only():
+            with _naming(filename):
                 return loader(filename, map_location=map_location)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(_refusal(filename, str(error))) from None
+        finally:
+            torch.load = original
 
     return load
 
 
-@contextlib.contextmanager
-def _torch_load_weights_only() -> Iterator[None]:
-    original = torch.load
-    torch.load = functools.partial(original, weights_only=True)
-    try:
-        yield
-    finally:
-        torch.load = original
-
-
-def with_source(load_checkpoint: Callable, filename: str, *args, **kwargs) -> Any:
+def with_source(load_checkpoint: Callable, filename: str, *args, **kwargs) -> Dict[str, Any]:
     """mmengine's ``load_checkpoint``, whose weights know which file they are from."""
     try:
         checkpoint = load_checkpoint(filename, *args, **kwargs)
@@ -177,18 +212,27 @@ def with_source(load_checkpoint: Callable, filename: str, *args, **kwargs) -> An
                               'not a dict of weights')
     key = weights_key(checkpoint)
     state = checkpoint if key is None else checkpoint[key]
-    metadata = getattr(state, '_metadata', {})
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise CheckpointError(f'checkpoint {filename} holds no weights: its entries have no names')
+    metadata = Metadata(metadata_of(state))
+    metadata.source = filename
     state = OrderedDict(state)
-    state._metadata = {**metadata, _SOURCE: filename}
+    state._metadata = metadata
     return state if key is None else {**checkpoint, key: state}
 
 
 def weights_key(checkpoint: Dict[str, Any]) -> Optional[str]:
     """Under which key a checkpoint has its weights; None if it is them itself."""
-    keys = (key for key in ('state_dict', 'model') if isinstance(checkpoint.get(key), dict))
-    return next(keys, None)
+    if 'state_dict' in checkpoint:
+        return 'state_dict'
+    return 'model' if isinstance(checkpoint.get('model'), dict) else None
 
 
-def source_of(state: Dict[str, Tensor]) -> str:
-    """The file that weights were read from."""
-    return getattr(state, '_metadata', {}).get(_SOURCE, 'in memory')
+def as_checkpoint(load: Callable, *args, **kwargs) -> Dict[str, Any]:
+    """What a Runner loads, with its weights where a Runner's hooks look for them."""
+    checkpoint = load(*args, **kwargs)
+    key = weights_key(checkpoint)
+    if key == 'state_dict':
+        return checkpoint
+    return dict(state_dict=checkpoint) if key is None else dict(
+        checkpoint, state_dict=checkpoint[key])

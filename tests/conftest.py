@@ -1,5 +1,6 @@
 """What the tests share."""
 import logging
+import os
 
 import pytest
 import torch
@@ -12,6 +13,22 @@ def _quiet_and_repeatable():
     """mmengine logs every initial value; and each test starts from one seed."""
     logging.getLogger('mmengine').setLevel(logging.ERROR)
     torch.manual_seed(0)
+
+
+class Malicious:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.system, (f'touch {self.trace}',)
+
+
+@pytest.fixture
+def code(tmp_path):
+    """An object that runs code when it is unpickled, and the file that the code makes."""
+    return Malicious(tmp_path / 'it-ran'), tmp_path / 'it-ran'
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from mmdet.models import MobileNetV2, ResNet
 from mmdet.utils import register_all_modules as register_mmdet
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import load_checkpoint
+from mmengine.runner import CheckpointLoader, load_checkpoint
 from mmpretrain.utils import register_all_modules as register_mmpretrain
 
 from mmrla import checkpoint
-from mmrla.checkpoint import read_weights, to_authors, to_ours
+from mmrla.checkpoint import to_authors, to_ours
 from mmrla.models import RLAMobileNetV2, RLAResNet, RLAResNeXt
 from mmrla.pretrained import load_weights
 from mmrla.safe_load import CheckpointError
@@ -202,6 +202,17 @@ def test_a_converted_file_says_what_it_is_and_goes_back(suffix, tmp_path):
     assert all(torch.equal(state[name], value) for name, value in expected.items())
 
 
+def test_a_converted_detector_keeps_the_names_of_its_classes(tmp_path, randomise):
+    net = randomise(RLAResNet(18, base_channels=8, rla=None))
+    meta = dict(dataset_meta=dict(classes=('cat', 'dog')), epoch=12, cfg='a = 1')
+    torch.save(dict(state_dict=net.state_dict(), meta=meta, optimizer={}), tmp_path / 'a.pth')
+    for suffix in ('.pth', '.safetensors'):
+        loaded = CheckpointLoader.load_checkpoint(
+            str(convert(tmp_path / 'a.pth', tmp_path / f'b{suffix}')), 'cpu')
+        assert loaded.keys() == {'state_dict', 'meta'} and loaded['meta'].keys() == {'dataset_meta'}
+        assert list(loaded['meta']['dataset_meta']['classes']) == ['cat', 'dog']
+
+
 def test_converting_says_in_one_line_what_is_wrong(tmp_path):
     path = tmp_path / 'text.pth'
     path.write_text('I am a text')
@@ -215,13 +226,15 @@ def test_converting_says_in_one_line_what_is_wrong(tmp_path):
 
 def test_weights_of_another_update_do_not_go_to_the_authors_program(randomise):
     net = randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4, variant='v1')))
-    with pytest.raises(CheckpointError, match='computes v3'):
+    with pytest.raises(CheckpointError, match="computes rla=dict.variant='v3'"):
         to_authors(to_ours(net.state_dict()))
     with pytest.raises(CheckpointError, match='plain network'):
         to_authors(to_ours(RLAResNet(18, base_channels=8, rla=None).state_dict()))
-    lstm = RLAResNet(18, base_channels=8, rla=dict(channels=4, variant='v3', cell='lstm'))
-    with pytest.raises(CheckpointError, match='has no place'):
-        to_authors(to_ours(lstm.state_dict()))
+    for key, value in (('cell', 'lstm'), ('pre_act', False), ('exchange', False)):
+        rla = dict(channels=4, variant='v3', **{key: value})
+        other = RLAResNet(18, base_channels=8, rla=rla, out_hidden=True)
+        with pytest.raises(CheckpointError, match=f'trained with rla=dict.{key}='):
+            to_authors(to_ours(other.state_dict()))
 
 
 def test_no_two_rules_of_a_layout_lead_to_one_place():
@@ -245,8 +258,3 @@ def test_every_layout_is_recognised_by_its_mark():
                            ('mmpretrain mobilenet_v2', checkpoint.MMPRETRAIN_MOBILENET_V2),
                            ('mmdet mobilenet_v2', checkpoint.OWN)):
         assert to_ours(PLAIN[source][0]().state_dict()).layout is layout
-
-
-def test_read_weights_names_its_file(tmp_path):
-    torch.save({'conv1.weight': torch.ones(1)}, tmp_path / 'a.pth')
-    assert read_weights(str(tmp_path / 'a.pth')).source == str(tmp_path / 'a.pth')

@@ -1,5 +1,5 @@
 """Loading into models: the warm start, what fits and what does not, and the report."""
-import os
+import logging
 import pickle
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -9,13 +9,13 @@ import pytest
 import torch
 from mmdet.models import ResNet
 from mmengine.hooks import EMAHook
-from mmengine.model import ExponentialMovingAverage
+from mmengine.model import ExponentialMovingAverage, PretrainedInit
 from mmengine.runner import get_state_dict, load_checkpoint, save_checkpoint
 from torch import nn
 
-from mmrla.models import RLAMobileNetV2, RLAPooling, RLAResNet
+from mmrla.models import RLACifarResNet, RLAMobileNetV2, RLAPooling, RLAResNet
 from mmrla.models.rla import last_convolution
-from mmrla.pretrained import WARM_START, WIDENED, load_weights
+from mmrla.pretrained import BY_THE_MODEL, WARM_START, WIDENED, load_weights
 from mmrla.safe_load import CheckpointError
 
 SMALL = dict(depth=18, base_channels=8, norm_eval=False)
@@ -212,11 +212,11 @@ def test_mmengine_strict_means_strict(save, randomise):
 
 def test_a_share_below_the_threshold_needs_to_be_asked_for(save, randomise):
     state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
-    half = {name: value for i, (name, value) in enumerate(state.items()) if i % 2}
+    half = {name: value for i, (name, value) in enumerate(state.items()) if i % 2 or i == 0}
     net = RLAResNet(**SMALL, rla=None)
-    with pytest.raises(CheckpointError, match='at least 70% must be there.*min_share'):
+    with pytest.raises(CheckpointError, match='at least 70% must be there.*min_share=0'):
         load_weights(net, save(half))
-    net.init_cfg = dict(type='Pretrained', checkpoint=save(half), min_share=0.3)
+    net.init_cfg = dict(type='Pretrained', checkpoint=save(half), min_share=0)
     net.init_weights()
     assert all(torch.equal(net.state_dict()[name], value) for name, value in half.items())
 
@@ -244,25 +244,128 @@ def test_a_checkpoint_of_mmengines_remembers_its_update(tmp_path, randomise):
     load_weights(RLAResNet(**SMALL, rla=dict(channels=4, variant='v2')), path)
 
 
+def test_a_student_and_a_teacher_are_checked_by_themselves(save, randomise):
+    pair = nn.Module()
+    for name, variant in (('teacher', 'v1'), ('student', 'v3')):
+        pair.add_module(name, nn.Module())
+        getattr(pair, name).backbone = randomise(
+            RLAResNet(**SMALL, rla=dict(channels=4, variant=variant)))
+    path = save(pair.state_dict())
+    load_checkpoint(pair, path)
+    load_weights(RLAResNet(**SMALL, rla=dict(channels=4, variant='v3')), path, 'student')
+    with pytest.raises(CheckpointError, match="rla.variant='v1'"):
+        load_weights(RLAResNet(**SMALL, rla=dict(channels=4, variant='v3')), path, 'teacher')
+    pair.student, pair.teacher = pair.teacher, pair.student
+    with pytest.raises(CheckpointError, match='rla.variant='):
+        load_checkpoint(pair, path)
+
+
+def test_mmengines_own_class_in_init_cfg_is_checked_too(save, randomise):
+    path = save(randomise(RLAResNet(**SMALL, rla=dict(channels=4, variant='v3'))).state_dict())
+    for variant, fits in (('v3', True), ('v1', False)):
+        net = RLAResNet(**SMALL, rla=dict(channels=4, variant=variant),
+                        init_cfg=dict(type=PretrainedInit, checkpoint=path))
+        if fits:
+            net.init_weights()
+            continue
+        with pytest.raises(CheckpointError, match="rla.variant='v3'"):
+            net.init_weights()
+
+
+def test_one_recurrent_convolution_does_not_take_several(save, randomise):
+    arguments = dict(widen_factor=0.25, rla=dict(channels=4))
+    own = randomise(RLAMobileNetV2(**arguments))
+    with pytest.raises(CheckpointError, match='shared_recurrent=False'):
+        load_weights(RLAMobileNetV2(**arguments, shared_recurrent=True), save(own.state_dict()))
+    shared = randomise(RLAMobileNetV2(**arguments, shared_recurrent=True))
+    load_weights(RLAMobileNetV2(**arguments), save(shared.state_dict()))
+
+
+@pytest.mark.parametrize('file, network, text', [
+    (dict(attention=dict(type='ECA')), dict(), 'has no place for'),
+    (dict(dcn=dict(type='DCNv2', deform_groups=1), stage_with_dcn=(False, True, True, True)),
+     dict(), 'has no place for'),
+    (dict(), dict(deep_stem=True), 'has nothing for stem'),
+    (dict(deep_stem=True), dict(), 'has nothing for bn1, conv1'),
+    (dict(depth=18), dict(), 'blocks in its stages'),
+])
+def test_a_network_built_otherwise_stops(file, network, text, save):
+    arguments = dict(depth=50, base_channels=8, rla=None)
+    path = save(RLAResNet(**{**arguments, **file}).state_dict())
+    with pytest.raises(CheckpointError, match=text):
+        load_weights(RLAResNet(**{**arguments, **network}), path)
+
+
+def test_what_a_plain_file_cannot_have_is_pointed_out(save, monkeypatch):
+    lines = []
+    monkeypatch.setattr('mmrla.pretrained.print_log',
+                        lambda text, level, **_: lines.append((level, text)))
+    path = save(RLAResNet(**SMALL, rla=None).state_dict())
+    load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='SE', ratio=4)), path)
+    assert lines[-1] == (logging.WARNING, 'of these 16 are not the hidden path\'s: '
+                         'layer1.0.attention.fc.0.weight, layer1.0.attention.fc.2.weight, '
+                         'layer1.1.attention.fc.0.weight, ...')
+
+
+@pytest.mark.parametrize('source, target', [
+    (lambda: RLAResNet(18, rla=None), RLAMobileNetV2), (RLAMobileNetV2, lambda: RLAResNet(18)),
+    (lambda: RLACifarResNet(20, rla=None), lambda: RLAResNet(18))])
+def test_another_architecture_is_not_called_another_depth_or_update(source, target, save):
+    with pytest.raises(CheckpointError, match='is of another architecture than this RLA'):
+        load_weights(target(), save(source().state_dict()))
+
+
+def test_another_depth_of_a_cifar_network_stops(save):
+    path = save(RLACifarResNet(32, rla=None).state_dict())
+    with pytest.raises(CheckpointError, match=r'has \[5, 5, 5\] blocks in its stages'):
+        load_weights(RLACifarResNet(20, rla=None), path)
+
+
+@pytest.mark.parametrize('drop, change', [
+    ('conv_outs.0.weight', None), (None, 'stages.0.0.conv1.weight')])
+def test_half_a_file_of_the_authors_is_named(drop, change, save):
+    state = golden.weights('r50_released')
+    if drop:
+        del state[drop]
+    else:
+        state[change] = state[change][:, :8]
+    with pytest.raises(CheckpointError, match=f'looks like .*{drop or change}'):
+        load_weights(RLAResNet(50, rla=dict(variant='v3')), save(state))
+
+
+def test_mmdet_still_renames_the_heads_of_old_files(save, randomise):
+    class Detector(nn.Module):
+        """Renames as mmdet's TwoStageDetector does with the weights of an RPN."""
+
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.rpn_head = RLAResNet(**SMALL), nn.Linear(2, 2)
+
+        def _load_from_state_dict(self, state, prefix, *args):
+            for name in [name for name in state if name.startswith('bbox_head.')]:
+                state[name.replace('bbox_head', 'rpn_head')] = state.pop(name)
+            super()._load_from_state_dict(state, prefix, *args)
+
+    source = randomise(Detector()).state_dict()
+    path = save({name.replace('rpn_head', 'bbox_head'): value for name, value in source.items()})
+    model = Detector()
+    report = load_weights(model, path)
+    assert torch.equal(model.rpn_head.weight, source['rpn_head.weight'])
+    assert report.adapted[BY_THE_MODEL] == ['rpn_head.weight', 'rpn_head.bias']
+    assert report.initial == [] and report.ignored == []
+
+
 def test_the_authors_weights_need_v3(save):
     path = save({f'module.{name}': value for name, value in golden.weights('r50_released').items()},
                 'resnet50_rla_2283.pth.tar', epoch=120)
     with pytest.raises(CheckpointError) as error:
         init(RLAResNet(50), path)
-    for text in (path, 'were trained with v3', "set model.backbone.rla.variant='v3'", 'rla_v3'):
+    for text in (path, 'were trained with v3', 'adds the shortcut', 'rla_v3',
+                 "set model.backbone.rla.variant='v3'"):
         assert text in str(error.value)
 
 
-class Malicious:
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.system, (f'touch {self.trace}',)
-
-
-def wrong_file(kind, folder):
+def wrong_file(kind, folder, code):
     """A file that is wrong in one way; a model for it is a small RLA-ResNet-18."""
     path = folder / f'{kind.replace(" ", "_")}.pth'
     state = RLAResNet(**SMALL, rla=dict(channels=4)).state_dict()
@@ -278,9 +381,9 @@ def wrong_file(kind, folder):
     elif kind in other:
         torch.save(other[kind].state_dict(), path)
     elif kind == 'code':
-        torch.save(dict(state_dict=state, hook=Malicious(folder / 'it-ran')), path)
+        torch.save(dict(state_dict=state, hook=code), path)
     elif kind == 'plain pickle with code':
-        path.write_bytes(pickle.dumps(Malicious(folder / 'it-ran')))
+        path.write_bytes(pickle.dumps(code))
     elif kind == 'empty dict':
         torch.save({}, path)
     elif kind == 'directory':
@@ -296,17 +399,19 @@ def wrong_file(kind, folder):
 
 WRONG = {
     'truncated': 'cannot be read', 'text': 'cannot be read',
-    'another architecture': 'hardly fits RLAResNet', 'another depth': 'set model.backbone.depth=34',
+    'another architecture': 'is of another architecture',
+    'another depth': 'set model.backbone.depth=34',
     'another k': 'set model.backbone.rla.channels=6', 'code': 'refused',
     'plain pickle with code': 'cannot be read', 'empty dict': 'it is an empty dict',
     'directory': 'is not a file', 'missing': 'does not exist',
-    'wrong sha256': 'its name says 0123abcd', 'another attention': 'set model.backbone.attention'}
+    'wrong sha256': 'its name says 0123abcd', 'another attention': 'set deep_stem, attention'}
 
 
 @pytest.mark.parametrize('way', ['init_cfg', 'load_from'])
 @pytest.mark.parametrize('kind', WRONG)
-def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, way, tmp_path, randomise):
-    path = wrong_file(kind, tmp_path)
+def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, way, tmp_path, randomise,
+                                                               code):
+    path = wrong_file(kind, tmp_path, code[0])
     net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with pytest.raises(CheckpointError) as error:
@@ -317,4 +422,4 @@ def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, way, tmp_pa
     message = str(error.value)
     assert str(path) in message and WRONG[kind] in message and '\n' not in message
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not (tmp_path / 'it-ran').exists()
+    assert not code[1].exists()

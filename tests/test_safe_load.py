@@ -16,22 +16,12 @@ from mmrla import safe_load
 from mmrla.safe_load import CheckpointError, source_of
 
 
-class Malicious:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f'touch {self.path}',)
-
-
 @pytest.fixture
-def malicious(tmp_path):
+def malicious(tmp_path, code):
     """A checkpoint that carries code, and the file that the code would make."""
-    path, trace = tmp_path / 'malicious.pth', tmp_path / 'it-ran'
-    torch.save(dict(state_dict={}, message_hub=Malicious(trace)), path)
-    return path, trace
+    thing, trace = code
+    torch.save(dict(state_dict={}, message_hub=thing), tmp_path / 'malicious.pth')
+    return tmp_path / 'malicious.pth', trace
 
 
 @pytest.mark.parametrize('load', [
@@ -119,9 +109,28 @@ def test_object_storage_gives_the_same_weights(tmp_path, monkeypatch):
     backend = type('Backend', (), dict(
         get=lambda self, name: (tmp_path / 'a.safetensors').read_bytes()))()
     monkeypatch.setattr(safe_load, 'get_file_backend', lambda *_, **__: backend)
-    loaded = CheckpointLoader.load_checkpoint('s3://bucket/a.safetensors', 'cpu')
+    loaded = CheckpointLoader.load_checkpoint('s3://bucket/a.safetensors', 'cpu')['state_dict']
     assert torch.equal(loaded['weight'], state['weight'])
     assert source_of(loaded) == 's3://bucket/a.safetensors'
+    with pytest.raises(CheckpointError, match='its name says 0123abcd'):
+        CheckpointLoader.load_checkpoint('s3://bucket/a-0123abcd.safetensors', 'cpu')
+
+
+def test_safetensors_are_known_by_their_content(tmp_path):
+    save_file(dict(weight=torch.ones(2)), tmp_path / 'a.bin', metadata=dict(modules='foreign'))
+    loaded = CheckpointLoader.load_checkpoint(
+        str(tmp_path / 'a.bin'), lambda storage, location: storage)
+    assert torch.equal(loaded['state_dict']['weight'], torch.ones(2))
+
+
+def test_the_name_of_the_file_is_not_saved_again(tmp_path):
+    torch.save(torch.nn.Linear(1, 1).state_dict(), tmp_path / 'first.pth')
+    loaded = CheckpointLoader.load_checkpoint(str(tmp_path / 'first.pth'), 'cpu')
+    assert source_of(loaded) == str(tmp_path / 'first.pth')
+    torch.save(loaded, tmp_path / 'second.pth')
+    assert b'first.pth' not in (tmp_path / 'second.pth').read_bytes()
+    assert torch.load(tmp_path / 'second.pth')._metadata == torch.nn.Linear(
+        1, 1).state_dict()._metadata
 
 
 def named_by_content(folder, stem='weights', suffix='.pth'):
@@ -138,7 +147,10 @@ def test_a_file_is_compared_with_the_sha256_in_its_name(tmp_path):
     with pytest.raises(CheckpointError, match='its name says 0123abcd') as error:
         safe_load.load_from_local(str(wrong))
     assert str(wrong) in str(error.value)
-    dated = wrong.rename(tmp_path / 'weights-20240131.pth')
+    archive = wrong.rename(tmp_path / 'weights-0123abcd.pth.tar')
+    with pytest.raises(CheckpointError, match='its name says 0123abcd'):
+        safe_load.load_from_local(str(archive))
+    dated = archive.rename(tmp_path / 'weights-20240131.pth')
     assert 'weight' in safe_load.load_from_local(str(dated)), 'a date is not a sha256'
 
 
@@ -163,8 +175,14 @@ def test_a_url_is_downloaded_once_and_checked(server, tmp_path, monkeypatch):
         assert torch.equal(loaded['weight'], torch.ones(2))
         good.unlink(missing_ok=True)
     save_file(dict(weight=torch.zeros(3)), folder / 'plain.safetensors')
-    loaded = CheckpointLoader.load_checkpoint(f'{address}/plain.safetensors', 'cpu')
-    assert torch.equal(loaded['weight'], torch.zeros(3))
+    loaded = CheckpointLoader.load_checkpoint(f'{address}/plain.safetensors?download=true', 'cpu')
+    assert torch.equal(loaded['state_dict']['weight'], torch.zeros(3))
+    (folder / 'page.pth').write_text('<html>please log in</html>')
+    with pytest.raises(CheckpointError, match='page.pth cannot be read'):
+        CheckpointLoader.load_checkpoint(f'{address}/page.pth', 'cpu')
+    named_by_content(folder).rename(folder / 'page.pth')
+    assert 'weight' in CheckpointLoader.load_checkpoint(f'{address}/page.pth', 'cpu'), (
+        'the page must not stay in the cache')
     with pytest.raises(CheckpointError, match='cannot be downloaded .File not found'):
         CheckpointLoader.load_checkpoint(f'{address}/missing.pth', 'cpu')
 
@@ -186,8 +204,10 @@ def test_a_name_that_mmengine_does_not_know_is_named():
         CheckpointLoader.load_checkpoint('torchvision://resnet5O', 'cpu')
 
 
-@pytest.mark.parametrize('content', [[1, 2], torch.ones(2), 'text'])
-def test_a_checkpoint_that_is_no_dict_is_named(tmp_path, content):
+@pytest.mark.parametrize('content, text', [
+    ([1, 2], 'holds a list'), (torch.ones(2), 'holds a Tensor'), ('text', 'holds a str'),
+    ({1: torch.ones(2)}, 'holds no weights'), (dict(state_dict=None), 'holds no weights')])
+def test_a_checkpoint_that_is_no_dict_of_weights_is_named(tmp_path, content, text):
     torch.save(content, tmp_path / 'odd.pth')
-    with pytest.raises(CheckpointError, match=f'odd.pth holds a {type(content).__name__}'):
+    with pytest.raises(CheckpointError, match=f'odd.pth {text}'):
         CheckpointLoader.load_checkpoint(str(tmp_path / 'odd.pth'), 'cpu')

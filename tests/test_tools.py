@@ -107,25 +107,23 @@ def test_test_time_augmentation_runs(straight, data, tmp_path):
     assert 'coco/bbox_mAP' in output
 
 
-def test_a_checkpoint_that_carries_code_stops_training_and_testing(data, tmp_path):
-
-    class Malicious:
-
-        def __reduce__(self):
-            return os.system, (f'touch {tmp_path}/it-ran',)
-
+def test_a_checkpoint_that_carries_code_stops_every_tool(data, tmp_path, code):
+    thing, trace = code
     path = tmp_path / 'malicious.pth'
-    torch.save(dict(state_dict={}, meta=Malicious()), path)
-    commands = (['tools/test.py', CONFIG, path], ['tools/train.py', CONFIG, '--resume', path],
-                ['tools/train.py', CONFIG, '--pretrained', path])
+    torch.save(dict(state_dict={}, meta=thing), path)
+    work_dir = ['--work-dir', tmp_path / 'run', *options(data)]
+    commands = (['tools/test.py', CONFIG, path, *work_dir],
+                ['tools/train.py', CONFIG, '--resume', path, *work_dir],
+                ['tools/train.py', CONFIG, '--pretrained', path, *work_dir],
+                ['tools/train.py', CONFIG, *work_dir, f'load_from={path}'],
+                ['tools/convert_weights.py', path, tmp_path / 'converted.pth'])
     for command in commands:
-        result = subprocess.run(
-            [sys.executable, *map(str, command), '--work-dir', str(tmp_path / 'run'),
-             *options(data)], cwd=REPO, text=True, capture_output=True)
+        result = subprocess.run([sys.executable, *map(str, command)], cwd=REPO, text=True,
+                                capture_output=True)
         assert result.returncode != 0
         assert f'checkpoint {path} is refused' in result.stderr.splitlines()[-1]
         assert 'Traceback' not in result.stderr
-    assert not (tmp_path / 'it-ran').exists()
+    assert not trace.exists()
 
 
 def test_mixed_precision_without_a_gpu_is_explained(data, tmp_path):

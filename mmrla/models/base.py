@@ -4,7 +4,7 @@ from typing import Any, Callable, List, Optional, Union
 
 import torch
 from mmengine.logging import print_log
-from mmengine.model import BaseModule
+from mmengine.model import BaseModule, PretrainedInit
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -72,7 +72,7 @@ class DetectionBackbone(RLABackbone):
     def init_weights(self) -> None:
         """Set the initial values; point out where they would stay random."""
         cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
-        pretrained = any(cfg['type'] == 'Pretrained' for cfg in cfgs)
+        pretrained = any(cfg['type'] in ('Pretrained', PretrainedInit) for cfg in cfgs)
         if not pretrained and self.frozen_stages >= 0:
             print_log(
                 f'{type(self).__name__} starts from random values, and frozen_stages='
