@@ -1,6 +1,0 @@
-_base_ = [
-    '../_base_/cifar_models/densenet100.py',
-    '../_base_/pretrain/cifar_folders.py',
-    '../_base_/pretrain/schedule_cifar_300e.py',
-    '../_base_/pretrain/runtime.py',
-]
