@@ -63,7 +63,7 @@ def build(path: Path) -> nn.Module:
         return MODELS.build(cfg.model).eval()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def count(path: Path) -> Counts:
     """Build a config's network and count it."""
     model = build(path)

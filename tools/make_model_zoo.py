@@ -7,14 +7,14 @@ All three come from mmrla/paper.py and from the configs, as the tables of
 tools/paper_tables.py do.
 """
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 import yaml
-from paper_tables import REPO, Rows, as_markdown, compare_all, summary, write
+from paper_tables import REPO, Rows, as_markdown, compare_all, summary
 
+from mmrla.cli import silence, write_whole
 from mmrla.comparison import METRICS
 from mmrla.paper import TABLES
 
@@ -28,20 +28,25 @@ INTRODUCTION = """\
 
 <!-- {generated} -->
 
-The paper's tables beside what the networks of `configs/` count. **Accuracies are the paper's**, not measured here;
-`python tools/paper_tables.py --work-dir work_dirs` sets those of your own runs beside them. There are no weights to
-download yet.
+The paper's tables beside what the networks of `configs/` count. **Accuracies are the paper's**, not
+measured here; `python tools/paper_tables.py --work-dir work_dirs` sets those of your own runs
+beside them. There are no weights to download yet.
 
-"Params" and "FLOPs" are what the paper prints, "counted" is what the config's network has, with as many digits, and
-"difference" the unrounded count minus the printed figure. {summary}.
+"Params" and "FLOPs" are what the paper prints, "counted" is what the config's network has, with as
+many digits, and "difference" the unrounded count minus the printed figure.
 
-- On ImageNet M is 2^20 and G is 2^30. FLOPs are for one image of 224 x 224: multiply-adds of convolutions and linear
-  layers, two for each input element of a batch norm, and the elements of average poolings.
-- On CIFAR M is 10^6. Table 1 counts the moving statistics of the norms too, as Keras does; the other tables do not.
-  Their FLOPs are quoted: they are about five times the parameters, not multiply-adds.
-- A detector's FLOPs are those of its backbone and neck for an image of 800 x 1344; a non-local block's products of
-  pixels with pixels are left out, as the count above does.
-- † is the recipe and architecture of appendix B.2.2. "quoted" rows are other papers' networks, which are not built.
+{summary}.
+
+- On ImageNet M is 2^20 and G is 2^30. FLOPs are for one image of 224 x 224: multiply-adds of
+  convolutions and linear layers, two for each input element of a batch norm, and the elements of
+  average poolings.
+- On CIFAR M is 10^6. Table 1 counts the moving statistics of the norms too, as Keras does; the
+  other tables do not. Their FLOPs are quoted: they are about five times the parameters, not
+  multiply-adds.
+- A detector's FLOPs are those of its backbone and neck for an image of 800 x 1344; a non-local
+  block's products of pixels with pixels are left out, as the count above does.
+- † is the recipe and architecture of appendix B.2.2. "quoted" rows are other papers' networks,
+  which are not built.
 """
 
 
@@ -120,12 +125,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Write the model zoo and the model index.')
     parser.add_argument('--check', action='store_true', help='write nothing, say what is stale')
     args = parser.parse_args()
-    logging.getLogger('mmengine').setLevel(logging.ERROR)
+    silence()
     stale = [(path, text) for path, text in generate().items()
              if not path.is_file() or path.read_text() != text]
     for path, text in stale:
         if not args.check:
-            write(path, text)
+            write_whole(path, lambda target, text=text: target.write_text(text))
         print(f'{path.relative_to(REPO)} {"is out of date" if args.check else "written"}')
     sys.exit(bool(args.check and stale))
 

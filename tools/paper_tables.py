@@ -12,14 +12,12 @@ not match is listed with the reason; the exit code is 1 if there is none.
 """
 import argparse
 import json
-import logging
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+from mmrla.cli import silence, write_whole
 from mmrla.comparison import Figure, compare
 from mmrla.complexity import GIGA, MEGA
 from mmrla.paper import TABLES, Table
@@ -128,14 +126,6 @@ def summary(compared: Dict[str, Rows]) -> str:
             f'the tolerance, {len(figures) - equal - within} different')
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
 def compare_all(keys: Sequence[str], work_dir: Path = None) -> Dict[str, Rows]:
     """The tables of some keys, compared."""
     return {key: compare(TABLES[key], REPO / 'configs', work_dir) for key in keys}
@@ -160,11 +150,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.work_dir and not args.work_dir.is_dir():
         raise SystemExit(f'--work-dir {args.work_dir} is not a folder')
-    logging.getLogger('mmengine').setLevel(logging.ERROR)
+    silence()
     compared = compare_all(args.tables, args.work_dir)
     text = render(compared, args.format)
     if args.output:
-        write(args.output, text)
+        write_whole(args.output, lambda path: path.write_text(text))
     else:
         print(text, end='')
     unexplained = [figure for rows in compared.values() for *_, figure in differing(rows)
