@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from mmrla.analysis import (fit_exponential, hidden_state_unread, run_along_depth,
-                            shared_weight_norms)
-from mmrla.models import (CifarDenseNet, RLACifarResNet, RLAMobileNetV2, RLAResNet, RLAXception)
+from mmrla.analysis import (
+    fit_exponential,
+    hidden_state_unread,
+    run_along_depth,
+    shared_weight_norms,
+)
+from mmrla.models import CifarDenseNet, RLACifarResNet, RLAMobileNetV2, RLAResNet, RLAXception
 
 REPO = Path(__file__).parent.parent
 

@@ -62,7 +62,8 @@ def test_it_computes_its_papers_equations(name, randomise):
 
 @pytest.mark.parametrize('name, count', [
     ('SE', 2 * C * C // 16), ('CBAM', 2 * C * C // 16 + 2 * 49 + 2),
-    ('GC', 2 * C * C // 16 + C + 1 + C // 16 + C + 2 * C // 16), ('NL', 2 * C * C + 3 * C // 2 + C)])
+    ('GC', 2 * C * C // 16 + C + 1 + C // 16 + C + 2 * C // 16),
+    ('NL', 2 * C * C + 3 * C // 2 + C)])
 def test_parameters(name, count):
     assert count_parameters(build_attention(dict(type=name), C)) == count
 
