@@ -1,14 +1,17 @@
-"""What the command lines of tools/train.py and tools/test.py share."""
+"""What the tools' command lines share."""
 import argparse
 import contextlib
 import os
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 from mmengine.config import Config, DictAction
-from mmengine.registry import RUNNERS
+from mmengine.logging import MMLogger
+from mmengine.registry import MODELS, RUNNERS
 from mmengine.runner import Runner
+from torch import nn
 
+from .pretrained import load_weights
 from .safe_load import CheckpointError
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
@@ -54,3 +57,41 @@ def clear_errors() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise SystemExit(str(error)) from None
+
+
+def silence() -> None:
+    """Let mmengine say errors only, in a tool whose output is its own."""
+    MMLogger.get_instance('mmrla', logger_name='mmrla', log_level='ERROR')
+
+
+def read_backbone(config: str, checkpoint: str) -> nn.Module:
+    """A config's backbone with a checkpoint's weights, in eval mode.
+
+    Weights that the checkpoint lacks are an error: a tool that shows what a
+    network learnt must not show initial values.
+    """
+    if not Path(config).is_file():
+        raise SystemExit(f'config {config} does not exist')
+    backbone = MODELS.build(Config.fromfile(config).model.backbone)
+    with clear_errors():
+        report = load_weights(backbone, str(checkpoint))
+    if report.initial:
+        raise SystemExit(f'checkpoint {checkpoint} is not of {config}: {report}')
+    return backbone.eval()
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make a file that appears whole or not at all.
+
+    Args:
+        path: Of the file; its folder is made.
+        write: Takes the path to write to.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'.{os.getpid()}-{path.name}')
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

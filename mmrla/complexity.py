@@ -23,6 +23,12 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def count_statistics(model: nn.Module) -> int:
+    """How many moving means and variances its norms have; Keras counts them too."""
+    return sum(buffer.numel() for name, buffer in model.named_buffers()
+               if name.endswith(('running_mean', 'running_var')))
+
+
 def _convolution(output: Tensor, x: Tensor, weight: Tensor, *_, **__) -> int:
     return output.numel() * weight[0].numel()
 

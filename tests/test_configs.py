@@ -14,21 +14,27 @@ COCO = sorted(CONFIGS.glob('*_1x.py'))
 WARM_STARTS = sorted(CONFIGS.glob('*_1x_warmstart.py'))
 RESNETS = [path for path in COCO if 'mbv2' not in path.stem]
 DETECTORS = ('faster_rcnn', 'mask_rcnn', 'retinanet')
+RLA = dict(channels=32, variant='v1')
+V3 = dict(channels=32, variant='v3')
+GC = dict(type='GC', stages=(False, True, True, True))
+NL = dict(type='NL', stages=(False, False, True, False), blocks=(-2,))
 FORMS = dict(
-    r=(None, None),
-    rla_r=(dict(channels=32, variant='v1'), None),
-    eca_r=(None, dict(type='ECA')),
-    rla_eca_r=(dict(channels=32, variant='v1'), dict(type='ECA')),
-    se_r=(None, dict(type='SE')),
-    # for the weights that the authors published
-    rla_v3_r=(dict(channels=32, variant='v3'), None),
-    rla_v3_eca_r=(dict(channels=32, variant='v3'), dict(type='ECA')))
+    r=(None, None), rla_r=(RLA, None), eca_r=(None, dict(type='ECA')),
+    rla_eca_r=(RLA, dict(type='ECA')), se_r=(None, dict(type='SE')))
+# The further comparisons have the depths of the paper's COCO tables.
+COMPARISONS = dict(
+    rla_se_r=(RLA, dict(type='SE')),
+    cbam_r=(None, dict(type='CBAM')), rla_cbam_r=(RLA, dict(type='CBAM')),
+    gc_r=(None, GC), rla_gc_r=(RLA, GC), nl_r=(None, NL), rla_nl_r=(RLA, NL))
+# And so have the weights that the authors published.
+AUTHORS = dict(rla_v3_r=(V3, None), rla_v3_eca_r=(V3, dict(type='ECA')))
 
 
 def test_there_is_a_config_for_every_detector_and_backbone():
     expected = {f'{detector}_{form}{depth}_fpn_1x.py' for detector in DETECTORS
-                for form in FORMS for depth in (50, 101, 152)
-                if 'v3' not in form or depth < 152}
+                for forms, depths in ((FORMS, (50, 101, 152)), (COMPARISONS, (50, 101)),
+                                      (AUTHORS, (50, 101)))
+                for form in forms for depth in depths}
     mobile = {f'faster_rcnn_{form}mbv2_fpn_1x.py' for form in ('', 'rla_')}
     assert {path.name for path in COCO} == expected | mobile
 
@@ -38,7 +44,7 @@ def test_a_config_says_what_its_name_says(path):
     cfg = Config.fromfile(path)
     form, depth = path.stem.removesuffix('_fpn_1x').split('cnn_')[-1].removeprefix(
         'retinanet_').rsplit('r', 1)
-    rla, attention = FORMS[form + 'r']
+    rla, attention = {**FORMS, **COMPARISONS, **AUTHORS}[form + 'r']
     backbone = cfg.model.backbone
     assert (backbone.type, backbone.depth) == ('RLAResNet', int(depth))
     assert backbone.rla == rla

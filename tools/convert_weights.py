@@ -15,6 +15,7 @@ import json
 import os
 from collections import OrderedDict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Dict
 
 import torch
@@ -64,14 +65,12 @@ def publish(state: Dict[str, Tensor], meta: Dict[str, Any], target: Path) -> Pat
         Path: The file, named by its content.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f'.{target.stem}-partial{target.suffix}')
-    try:
+    with TemporaryDirectory(dir=target.parent) as folder:  # of the same disk: it is renamed
+        partial = Path(folder) / target.name
         write(state, meta, partial)
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()[:8]
         final = target.with_name(f'{target.stem}-{digest}{target.suffix}')
         os.replace(partial, final)
-    finally:
-        partial.unlink(missing_ok=True)
     return final
 
 

@@ -161,7 +161,7 @@ class RLAMobileNetV2(DetectionBackbone):
         rla: ``dict(channels=32, variant='v1')``, see
             :class:`~mmrla.models.rla.RLAConfig`, with variant v1 to v4; None
             for a plain MobileNetV2.
-        attention: ``dict(type='SE')`` or ``dict(type='ECA')`` on every
+        attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch. ECA has kernel size 1 below 96 channels and 3 from
             there on, unless ``kernel_size`` is given.
         shared_recurrent: One recurrent convolution for the whole network, as

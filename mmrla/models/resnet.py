@@ -13,7 +13,7 @@ from mmengine.model import BaseModule, ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .attention import build_attention, check_attention
+from .attention import attentions_of_stage, build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
@@ -257,8 +257,9 @@ class RLAResNet(DetectionBackbone):
         init_cfg: As in mmengine.
         rla: ``dict(channels=32, variant='v1')`` and the other keys of
             :class:`~mmrla.models.rla.RLAConfig`; None for a plain ResNet.
-        attention: ``dict(type='SE')`` or ``dict(type='ECA')`` on every
-            residual branch.
+        attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
+            residual branch, or on those that its ``stages`` and ``blocks`` name
+            (:func:`~mmrla.models.attention.attentions_of_stage`).
         out_hidden: Return the last hidden state behind the stages' outputs,
             for a classifier. A detector drops it.
         extra_channels: Added to the width of every stage, before expansion; 8
@@ -345,14 +346,14 @@ class RLAResNet(DetectionBackbone):
         for i, num_blocks in enumerate(self.stage_blocks):
             planes = base_channels * 2**i + extra_channels
             stage = self.make_res_layer(
-                inplanes, planes, num_blocks, strides[i], avg_down,
+                inplanes, planes, strides[i], avg_down,
                 dilation=dilations[i],
                 style=style,
                 conv_cfg=conv_cfg,
                 norm_cfg=norm_cfg,
                 dcn=dcn if dcn and stage_with_dcn[i] else None,
                 plugins=self.make_stage_plugins(plugins, i),
-                attention=attention,
+                attentions=attentions_of_stage(attention, i, num_stages, num_blocks),
                 init_cfg=block_init_cfg)
             inplanes = planes * block.expansion
             self.res_layers.append(f'layer{i + 1}')
@@ -421,16 +422,18 @@ class RLAResNet(DetectionBackbone):
         """nn.Module: The norm of the 7x7 stem."""
         return getattr(self, self.norm1_name)
 
-    def make_res_layer(self, inplanes: int, planes: int, num_blocks: int, stride: int,
-                       avg_down: bool, **kwargs) -> Sequential:
-        """The blocks of a stage."""
+    def make_res_layer(self, inplanes: int, planes: int, stride: int, avg_down: bool,
+                       attentions: Sequence[Optional[dict]], **kwargs) -> Sequential:
+        """The blocks of a stage, with an attention or None for each."""
         channels = planes * self.block.expansion
         downsample = None
         if stride != 1 or inplanes != channels:
             downsample = self._make_shortcut(
                 inplanes, channels, stride, avg_down, kwargs['conv_cfg'], kwargs['norm_cfg'])
-        blocks = [self.block(inplanes, planes, stride=stride, downsample=downsample, **kwargs)]
-        blocks += [self.block(channels, planes, **kwargs) for _ in range(1, num_blocks)]
+        blocks = [self.block(inplanes, planes, stride=stride, downsample=downsample,
+                             attention=attentions[0], **kwargs)]
+        blocks += [self.block(channels, planes, attention=attention, **kwargs)
+                   for attention in attentions[1:]]
         return Sequential(*blocks)
 
     @staticmethod

@@ -1,0 +1,3 @@
+_base_ = 'r101.py'
+
+backbone = dict(attention=dict(type='CBAM'))

@@ -1,0 +1,3 @@
+_base_ = 'r50.py'
+
+backbone = dict(attention=dict(type='CBAM'))

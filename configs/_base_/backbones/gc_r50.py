@@ -1,0 +1,4 @@
+# In every block of the last three stages, as GCNet has it.
+_base_ = 'r50.py'
+
+backbone = dict(attention=dict(type='GC', stages=(False, True, True, True)))

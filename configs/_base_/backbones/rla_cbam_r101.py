@@ -1,0 +1,3 @@
+_base_ = 'rla_r101.py'
+
+backbone = dict(attention=dict(type='CBAM'))

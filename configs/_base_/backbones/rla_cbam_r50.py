@@ -1,0 +1,3 @@
+_base_ = 'rla_r50.py'
+
+backbone = dict(attention=dict(type='CBAM'))

@@ -1,0 +1,3 @@
+_base_ = 'rla_mbv2.py'
+
+backbone = dict(attention=dict(type='SE'))

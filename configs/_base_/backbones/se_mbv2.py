@@ -1,0 +1,3 @@
+_base_ = 'mbv2.py'
+
+backbone = dict(attention=dict(type='SE'))

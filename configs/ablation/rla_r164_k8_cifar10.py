@@ -1,0 +1,6 @@
+_base_ = '../pretrain/rla_r164_cifar10.py'
+
+model = dict(
+    backbone=dict(rla=dict(channels=8)),
+    neck=dict(channels=8),
+    head=dict(in_channels=256 + 8))

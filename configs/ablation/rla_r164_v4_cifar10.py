@@ -1,0 +1,3 @@
+_base_ = '../pretrain/rla_r164_cifar10.py'
+
+model = dict(backbone=dict(rla=dict(variant='v4')))

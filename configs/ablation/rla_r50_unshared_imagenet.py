@@ -1,0 +1,3 @@
+_base_ = '../pretrain/rla_r50_imagenet.py'
+
+model = dict(backbone=dict(rla=dict(shared=False)))

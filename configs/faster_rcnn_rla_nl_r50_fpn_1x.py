@@ -1,0 +1,3 @@
+_base_ = ['_base_/detectors/faster_rcnn.py', '_base_/backbones/rla_nl_r50.py']
+
+model = dict(backbone=_base_.backbone)

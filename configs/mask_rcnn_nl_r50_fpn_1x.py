@@ -1,0 +1,3 @@
+_base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/nl_r50.py']
+
+model = dict(backbone=_base_.backbone)

@@ -1,0 +1,3 @@
+_base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/rla_cbam_r101.py']
+
+model = dict(backbone=_base_.backbone)
