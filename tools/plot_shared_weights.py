@@ -36,7 +36,7 @@ def draw(norms: List[np.ndarray], fits: List[ExponentialFit], sharing: str, path
                   label=f'dense block {i + 1}: $R^2$ = {fit.r_squared:.2f}')
     axes.set(xlabel='lag t - l' if sharing == 'lag' else 'ordinal number l of the layer',
              ylabel='$L_1$ norm of the shared weights', title=f'Shared-{sharing.capitalize()}')
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * max(values.max() for values in norms))
     axes.set_xticks(range(1, len(norms[0]) + 1))
     axes.legend(frameon=False)
     axes.spines[['top', 'right']].set_visible(False)
@@ -56,7 +56,7 @@ def main() -> None:
     sharing = 'lag' if backbone.blocks[0].shared.by_lag else 'ordinal'
     fits = [fit_exponential(values) for values in norms]
     for i, (values, fit) in enumerate(zip(norms, fits, strict=True)):
-        print(f'dense block {i + 1}: {fit.scale:.1f} exp(-{fit.rate:.3f} {sharing}), '
+        print(f'dense block {i + 1}: {fit.scale:.1f} exp({-fit.rate:+.3f} {sharing}), '
               f'R squared {fit.r_squared:.2f} (the paper\'s, after 300 epochs: '
               f'{FIGURE_2_R_SQUARED[sharing][i]:.2f})')
         print('  L1 norms: ' + ' '.join(f'{value:.1f}' for value in values))
