@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .attention import build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
+from .lean import Feature, NormedConv, conv_norm
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -60,7 +61,7 @@ class ResidualBlock(BaseModule):
         """nn.Module: The norm behind the second convolution."""
         return getattr(self, self.norm2_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
         """The branch's convolutions and norms."""
         raise NotImplementedError
 
@@ -76,6 +77,8 @@ class ResidualBlock(BaseModule):
         if self.attention is not None:
             y = self.attention(y)
         shortcut = x if self.downsample is None else self.downsample(x)
+        if isinstance(y, NormedConv):
+            return BlockFeatures(y, shortcut, self.relu(y.add_(shortcut)))
         # Not in place: y itself goes into the hidden path (variant v1).
         return BlockFeatures(y, shortcut, self.relu(y + shortcut))
 
@@ -83,7 +86,7 @@ class ResidualBlock(BaseModule):
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
         out = self.conv1(x)
         if hidden_term is not None:
-            out = out + hidden_term
+            out += hidden_term
         return self.relu(self.norm1(out))
 
 
@@ -117,9 +120,12 @@ class BasicBlock(ResidualBlock):
         self.add_norm(norm_cfg, planes, 2)
         self.add_junction(downsample, attention, planes)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
         """3x3, 3x3."""
-        return self.norm2(self.conv2(self.first(x, hidden_term)))
+        out = self.first(x, hidden_term)
+        if self.attention is None:
+            return conv_norm(self.conv2, self.norm2, out)
+        return self.norm2(self.conv2(out))
 
 
 class Bottleneck(ResidualBlock):
@@ -214,11 +220,13 @@ class Bottleneck(ResidualBlock):
         """nn.Module: The norm behind the third convolution."""
         return getattr(self, self.norm3_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
         out = self.run_plugins('after_conv1', self.first(x, hidden_term))
         out = self.relu(self.norm2(self.conv2(out)))
         out = self.run_plugins('after_conv2', out)
+        if self.attention is None and not self.plugin_names['after_conv3']:
+            return conv_norm(self.conv3, self.norm3, out)
         return self.run_plugins('after_conv3', self.norm3(self.conv3(out)))
 
 
