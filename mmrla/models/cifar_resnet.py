@@ -13,7 +13,7 @@ so, k being the channels of h:
 - A bottleneck has its stride in the 3x3 convolution, as in
   :class:`~mmrla.models.resnet.RLAResNet`.
 """
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -76,6 +76,10 @@ class PreActBasicBlock(BaseModule):
         shortcut = x if self.shortcut is None else self.shortcut(x)
         # With pre-activation nothing follows the sum (He et al., 2016).
         return BlockFeatures(y, shortcut, y + shortcut)
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.convs[0], self.norms[1]
 
 
 class PreActBottleneck(PreActBasicBlock):
@@ -214,6 +218,10 @@ class RLACifarResNet(BaseModule):
                 config=config,
                 **layers))
         return hidden
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each stage's part of the hidden path, and the stage's blocks."""
+        return zip(self.rla, self.stages, strict=True)
 
     @staticmethod
     def _make_reader(block: PreActBasicBlock, channels: int, conv_cfg: Optional[dict],

@@ -123,15 +123,15 @@ class NormedConv:
         r: The convolution's input, (N, w, H', W').
         z: The convolution's output, (N, C, H, W).
         conv: The convolution.
-        scale: a, of shape (C,).
+        scale: a, of shape (C,); None where the norm is folded.
         offset: b, of shape (C,).
     """
     value: Tensor
     r: Tensor
     z: Tensor
     conv: nn.Module
-    scale: Tensor
-    offset: Tensor
+    scale: Optional[Tensor] = None
+    offset: Optional[Tensor] = None
 
     def add_(self, shortcut: Tensor) -> Tensor:
         """``y + shortcut``, in the place of y."""
@@ -151,9 +151,23 @@ class NormedConv:
 Feature = Union[Tensor, NormedConv]
 
 
+class FoldedNorm(nn.Identity):
+    """Stands behind a convolution that a norm was folded into.
+
+    The hidden path then has a :class:`NarrowConv2d` for it; see
+    :func:`mmrla.deploy.fuse`.
+    """
+
+
+class NarrowConv2d(nn.Conv2d):
+    """``W C``: takes the input of a folded convolution C to ``W y``."""
+
+
 def conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor) -> Feature:
     """``norm(conv(r))``, in the form that can be convolved without being kept."""
     z = conv(r)
+    if isinstance(norm, FoldedNorm):
+        return NormedConv(z, r, z, conv)
     if not _has_cheap_form(norm, z):
         return norm(z)
     value, mean, invstd = _normalise(norm, z)
@@ -173,6 +187,11 @@ def convolve(conv: nn.Conv2d, feature: Feature) -> Tensor:
     """
     if isinstance(feature, Tensor):
         return conv(feature)
+    if isinstance(conv, NarrowConv2d):
+        return conv(feature.r)
+    if type(conv) is not nn.Conv2d:
+        return conv(torch.addcmul(_per_channel(feature.offset), feature.z,
+                                  _per_channel(feature.scale)))
     with torch.autocast(feature.z.device.type, enabled=False):
         weight = conv.weight.flatten(1)
         bias = weight @ feature.offset
@@ -243,5 +262,6 @@ def conv_tanh_norm(conv: nn.Module, norm: nn.Module, s: Tensor) -> Tensor:
     if recomputes and torch.is_autocast_enabled(s.device.type):
         weight = weight.to(torch.get_autocast_dtype(s.device.type))
     if not recomputes or weight.dtype != s.dtype:
-        return conv(norm(s).tanh())
+        u = norm(s)
+        return conv(u.tanh() if torch.is_grad_enabled() else u.tanh_())
     return ConvTanhNorm.apply(s, weight, norm.weight, norm.bias, norm, conv)

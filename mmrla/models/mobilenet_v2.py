@@ -17,7 +17,7 @@ the 1x1 convolution give a term that is added to its output before the norm:
 the block's own layers keep the shapes of the plain network.
 """
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import ConvModule, build_conv_layer
 from mmengine.model import BaseModule, ModuleList
@@ -111,6 +111,10 @@ class InvertedResidual(BaseModule):
         if self.has_shortcut:
             return BlockFeatures(y, x, x + y)
         return BlockFeatures(y, None, y)
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.linear_conv.conv, self.linear_conv.norm
 
 
 def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict],
@@ -303,6 +307,11 @@ class RLAMobileNetV2(DetectionBackbone):
             self.conv2_reader = ConvModule(
                 k, self.out_channel, 1, conv_cfg=conv_cfg, norm_cfg=norm_cfg,
                 act_cfg=dict(type='ReLU'), order=('norm', 'act', 'conv'))
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, nn.Sequential]]:
+        """Each layer's part of the hidden path, and the layer's blocks."""
+        for name, stage in zip(self.layers, self.rla, strict=False):
+            yield stage, getattr(self, name)
 
     def _freeze_stages(self) -> None:
         """Stop the gradients and, but for conv1 as in mmdet, the statistics."""

@@ -6,7 +6,7 @@ mmcv's builders, so that classification needs no mmdet and detection no
 mmpretrain.
 """
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer, build_plugin_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -30,6 +30,7 @@ class ResidualBlock(BaseModule):
     """
     expansion: int
     last_norm: str
+    plugin_names: Dict[str, List[str]] = {}
 
     def add_norm(self, norm_cfg: dict, channels: int, index: int) -> None:
         """Add a norm under the name that mmcv gives its type (``bn1``)."""
@@ -82,6 +83,16 @@ class ResidualBlock(BaseModule):
         # Not in place: y itself goes into the hidden path (variant v1).
         return BlockFeatures(y, shortcut, self.relu(y + shortcut))
 
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.conv1, self.norm1
+
+    def tail(self) -> Optional[Tuple[nn.Module, nn.Module]]:
+        """The convolution and norm that end the branch, if nothing follows."""
+        if self.attention is not None or self.plugin_names.get('after_conv3'):
+            return None
+        return getattr(self, f'conv{self.last_norm[-1]}'), getattr(self, self.last_norm)
+
     def first(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
         out = self.conv1(x)
@@ -123,7 +134,7 @@ class BasicBlock(ResidualBlock):
     def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
         """3x3, 3x3."""
         out = self.first(x, hidden_term)
-        if self.attention is None:
+        if self.tail():
             return conv_norm(self.conv2, self.norm2, out)
         return self.norm2(self.conv2(out))
 
@@ -225,7 +236,7 @@ class Bottleneck(ResidualBlock):
         out = self.run_plugins('after_conv1', self.first(x, hidden_term))
         out = self.relu(self.norm2(self.conv2(out)))
         out = self.run_plugins('after_conv2', out)
-        if self.attention is None and not self.plugin_names['after_conv3']:
+        if self.tail():
             return conv_norm(self.conv3, self.norm3, out)
         return self.run_plugins('after_conv3', self.norm3(self.conv3(out)))
 
@@ -466,6 +477,11 @@ class RLAResNet(DetectionBackbone):
                 conv_cfg=conv_cfg,
                 norm_cfg=norm_cfg))
         return stages
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each stage's part of the hidden path, and the stage's blocks."""
+        for i, name in enumerate(self.res_layers):
+            yield self.rla[i], getattr(self, name)
 
     def _freeze_stages(self) -> None:
         """Stop the gradients and statistics of the frozen part."""

@@ -248,7 +248,7 @@ class RLAStage(BaseModule):
         return build() if self.config.shared else ModuleList([build() for _ in range(count)])
 
     def _of_block(self, module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
-        return module if self.config.shared else module[t]
+        return module[t] if isinstance(module, ModuleList) else module
 
     def initial_state(self, x: Tensor) -> State:
         """h^0 = 0, like ``x`` of shape (N, C, H, W) in all but its channels.

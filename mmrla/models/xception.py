@@ -19,7 +19,7 @@ block of the 32x32 and of the 16x16 rows, which thus end in average pooling, wit
 a shortcut of stride 2. The window is Xception's, 3x3. The last group has no
 shortcut in Xception: there ``x = relu(y)``.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -97,6 +97,10 @@ class Branch(BaseModule):
         layers = [nn.ReLU()] if self.relu_first else []
         width = self.convs[0].pointwise.out_channels
         return Sequential(*layers, SeparableConv(channels, width, conv_cfg))
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.convs[0].pointwise, self.norms[0]
 
     def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
         """y, of shape (N, C, H', W')."""
@@ -252,6 +256,10 @@ class RLAXception(BaseModule):
                 recurrent=recurrent[group.resolution],
                 **layers))
         return hidden
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each group's part of the hidden path, and the group's blocks."""
+        return zip(self.rla, self.groups, strict=True)
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.
