@@ -126,12 +126,12 @@ def _compose(stage: RLAStage, blocks: nn.Sequential) -> None:
     """Let the hidden path read the input of each block's last convolution."""
     tails = [block.tail() if hasattr(block, 'tail') else None for block in blocks]
     tails = tails[:len(stage.norms)]
-    if stage.variant.source != 'residual' or not all(map(_composes, tails)):
+    if not stage.config.exchange or stage.variant.source != 'residual' or not all(map(_composes, tails)):
         return
     shared = not isinstance(stage.compress, ModuleList) if tails else True
     compress = [stage.compress] * len(tails) if shared else stage.compress
     narrow = []
-    for conv, (last, norm) in zip(compress, tails, strict=True):
+    for conv, (last, _) in zip(compress, tails, strict=True):
         if not _is_plain(conv):
             return
         narrow.append(_composed(conv, last))

@@ -21,6 +21,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from .checks import check_choice, check_extra_channels, check_positive_int
+from .lean import Term, join
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 STRIDES = (1, 2, 2)
@@ -60,7 +61,7 @@ class PreActBasicBlock(BaseModule):
         """Input and output channels, size and stride of each convolution."""
         return [(in_channels, width, 3, stride), (width, width, 3, 1)]
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -72,7 +73,7 @@ class PreActBasicBlock(BaseModule):
         for i, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
             y = conv(self.relu(norm(y)))
             if i == 0 and hidden_term is not None:
-                y = y + hidden_term
+                y = join(y, hidden_term)
         shortcut = x if self.shortcut is None else self.shortcut(x)
         # With pre-activation nothing follows the sum (He et al., 2016).
         return BlockFeatures(y, shortcut, y + shortcut)

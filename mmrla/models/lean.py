@@ -8,7 +8,8 @@ What block ``t`` hands to the hidden path is mostly the output of a convolution
 
 and autograd keeps r and z for C and the norm anyway: ``y`` need not be kept, and
 may be added to the shortcut in place. The same holds for the recurrent unit
-``R tanh(a s + b)``: it keeps s alone.
+``R tanh(a s + b)``: it keeps s alone. Inference works in place wherever nobody
+else needs what is there.
 
 Each function here chooses the cheap form by itself where it is exact, and the
 plain one, which reads like the equation, elsewhere: other norms, a batch norm that
@@ -18,7 +19,7 @@ everywhere; the tests compare the two.
 """
 import contextlib
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple, Union
+from typing import Iterator, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -41,22 +42,47 @@ def plain_path() -> Iterator[None]:
         _plain = before
 
 
-def _per_channel(values: Tensor) -> Tensor:
-    """(C,) to (1, C, 1, 1)."""
-    return values[:, None, None]
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """(C,) to (C, 1, 1), of another tensor's dtype."""
+    return values[:, None, None].to(like.dtype)
+
+
+def _is_eager(x: Tensor) -> bool:
+    """Whether operations run one by one as they are called here."""
+    return (not _plain and not torch.compiler.is_compiling()
+            and x.device.type in ('cpu', 'cuda'))
 
 
 def _has_cheap_form(norm: nn.Module, z: Tensor) -> bool:
     """Whether ``norm(z)`` is ``a z + b``, with a and b that can be known."""
-    if _plain or torch.compiler.is_compiling() or z.device.type not in ('cpu', 'cuda'):
+    if not _is_eager(z) or not isinstance(norm, _BatchNorm) or norm.weight is None:
         return False
-    if not isinstance(norm, _BatchNorm) or norm.weight is None or norm.running_mean is None:
+    if norm.running_mean is None or norm._forward_hooks or norm._forward_pre_hooks:
         return False
-    if not norm.training:
-        return True
     synchronises = isinstance(norm, nn.SyncBatchNorm) and torch.distributed.is_initialized()
-    return not (synchronises or norm.momentum is None or norm._forward_hooks
-                or norm._forward_pre_hooks)
+    return not norm.training or not synchronises and norm.momentum is not None
+
+
+def _infers(norm: nn.Module, z: Tensor) -> bool:
+    """Whether nothing is to be kept, and ``norm(z)`` may take the place of z."""
+    return (not torch.is_grad_enabled() and not norm.training and _has_cheap_form(norm, z)
+            and z.dtype == norm.weight.dtype)
+
+
+def _affine(norm: _BatchNorm, mean: Tensor, invstd: Tensor) -> Tuple[Tensor, Tensor]:
+    """a and b of ``norm(z) = a z + b``, of shape (C,)."""
+    scale = norm.weight * invstd
+    return scale, norm.bias - mean * scale
+
+
+def _running(norm: _BatchNorm) -> Tuple[Tensor, Tensor]:
+    """The mean and 1 / standard deviation of a norm in eval mode."""
+    return norm.running_mean, torch.rsqrt(norm.running_var + norm.eps)
+
+
+def _transform_(z: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """``a z + b`` in the place of z; two passes are faster than one addcmul."""
+    return z.mul_(_per_channel(scale, z)).add_(_per_channel(offset, z))
 
 
 class BatchNormStatistics(Function):
@@ -95,11 +121,11 @@ class BatchNormStatistics(Function):
                 ctx.backend, z, grad_y, weight, running_mean, running_var, mean, invstd, True,
                 ctx.eps, list(ctx.needs_input_grad[:3]), reserve)
         grad_z, grad_weight, grad_bias = grads
-        if grad_mean is not None and ctx.needs_input_grad[0]:
+        if (grad_mean is not None or grad_invstd is not None) and ctx.needs_input_grad[0]:
             n = z.numel() // z.shape[1]
-            slope = -grad_invstd * invstd**3 / n
-            offset = grad_mean / n - slope * mean
-            slope, offset = (_per_channel(value).to(z.dtype) for value in (slope, offset))
+            slope = torch.zeros_like(mean) if grad_invstd is None else -grad_invstd * invstd**3 / n
+            offset = -slope * mean if grad_mean is None else grad_mean / n - slope * mean
+            slope, offset = (_per_channel(value, z) for value in (slope, offset))
             grad_z = offset.expand_as(z).clone() if grad_z is None else grad_z.add_(offset)
             grad_z.addcmul_(z, slope)
         return grad_z, grad_weight, grad_bias, None, None, None, None
@@ -108,10 +134,17 @@ class BatchNormStatistics(Function):
 def _normalise(norm: _BatchNorm, z: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """``norm(z)``, and the mean and 1 / standard deviation that it took."""
     if not norm.training:
-        return norm(z), norm.running_mean, torch.rsqrt(norm.running_var + norm.eps)
+        return (norm(z), *_running(norm))
     norm.num_batches_tracked.add_(1)
     return BatchNormStatistics.apply(z, norm.weight, norm.bias, norm.running_mean,
                                      norm.running_var, norm.momentum, norm.eps)
+
+
+def normalise(norm: nn.Module, z: Tensor) -> Tensor:
+    """``norm(z)``, for a z that nobody else needs, of shape (N, C, H, W)."""
+    if not _infers(norm, z):
+        return norm(z)
+    return _transform_(z, *_affine(norm, *_running(norm)))
 
 
 @dataclass(frozen=True)
@@ -121,14 +154,14 @@ class NormedConv:
     Attributes:
         value: y, of shape (N, C, H, W). Whoever has it may change it in place.
         r: The convolution's input, (N, w, H', W').
-        z: The convolution's output, (N, C, H, W).
+        z: The convolution's output, (N, C, H, W); None in inference.
         conv: The convolution.
         scale: a, of shape (C,); None where the norm is folded.
         offset: b, of shape (C,).
     """
     value: Tensor
     r: Tensor
-    z: Tensor
+    z: Optional[Tensor]
     conv: nn.Module
     scale: Optional[Tensor] = None
     offset: Optional[Tensor] = None
@@ -136,16 +169,6 @@ class NormedConv:
     def add_(self, shortcut: Tensor) -> Tensor:
         """``y + shortcut``, in the place of y."""
         return self.value.add_(shortcut)
-
-    def narrow_pays(self) -> bool:
-        """Whether r is worth composing two convolutions for each call."""
-        if type(self.conv) is not nn.Conv2d or self.conv.bias is not None:
-            return False
-        channels, width, *size = self.conv.weight.shape
-        if size != [1, 1] or self.conv.stride != (1, 1) or self.conv.groups != 1:
-            return False
-        pixels = self.r.numel() // width
-        return pixels * (channels - width) > channels * width
 
 
 Feature = Union[Tensor, NormedConv]
@@ -163,16 +186,32 @@ class NarrowConv2d(nn.Conv2d):
     """``W C``: takes the input of a folded convolution C to ``W y``."""
 
 
+def _composing_pays(conv: nn.Module, r: Tensor) -> bool:
+    """Whether ``(W a C) r`` is cheaper than ``(W a) z``, composing included."""
+    if type(conv) is not nn.Conv2d or conv.bias is not None or conv.groups != 1:
+        return False
+    if not conv.kernel_size == conv.stride == (1, 1):
+        return False
+    channels, width = conv.out_channels, conv.in_channels
+    pixels = r.numel() // width
+    return pixels * (channels - width) > 2 * channels * width
+
+
 def conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor) -> Feature:
     """``norm(conv(r))``, in the form that can be convolved without being kept."""
     z = conv(r)
     if isinstance(norm, FoldedNorm):
-        return NormedConv(z, r, z, conv)
+        return NormedConv(z, r, None, conv)
     if not _has_cheap_form(norm, z):
         return norm(z)
+    if _infers(norm, z):
+        scale, offset = _affine(norm, *_running(norm))
+        value = _transform_(z, scale, offset)
+        if not _composing_pays(conv, r):
+            return value
+        return NormedConv(value, r, None, conv, scale, offset)
     value, mean, invstd = _normalise(norm, z)
-    scale = norm.weight * invstd
-    return NormedConv(value, r, z, conv, scale, norm.bias - mean * scale)
+    return NormedConv(value, r, z, conv, *_affine(norm, mean, invstd))
 
 
 def convolve(conv: nn.Conv2d, feature: Feature) -> Tensor:
@@ -183,24 +222,80 @@ def convolve(conv: nn.Conv2d, feature: Feature) -> Tensor:
         feature: y, of shape (N, C, H, W).
 
     Returns:
-        Tensor: Shape (N, k, H, W).
+        Tensor: Shape (N, k, H, W), which nobody else needs.
     """
     if isinstance(feature, Tensor):
         return conv(feature)
     if isinstance(conv, NarrowConv2d):
         return conv(feature.r)
     if type(conv) is not nn.Conv2d:
-        return conv(torch.addcmul(_per_channel(feature.offset), feature.z,
-                                  _per_channel(feature.scale)))
-    with torch.autocast(feature.z.device.type, enabled=False):
+        z = feature.conv(feature.r) if feature.z is None else feature.z
+        return conv(z * _per_channel(feature.scale, z) + _per_channel(feature.offset, z))
+    source = feature.z
+    with torch.autocast(feature.r.device.type, enabled=False):
         weight = conv.weight.flatten(1)
         bias = weight @ feature.offset
         weight = weight * feature.scale
-        source = feature.z
-        if feature.narrow_pays():
+        if source is None or _composing_pays(feature.conv, feature.r):
             source = feature.r
             weight = weight @ feature.conv.weight.flatten(1)
-    return F.conv2d(source, weight[..., None, None].to(source.dtype), bias.to(source.dtype))
+    weight, bias = weight.to(source.dtype), bias.to(source.dtype)
+    if _is_product(conv, source) and source.is_contiguous():
+        return torch.baddbmm(bias[:, None], weight.expand(len(source), -1, -1), source.flatten(2)
+                             ).unflatten(2, source.shape[2:])
+    return F.conv2d(source, weight[..., None, None], bias)
+
+
+class Reading(NamedTuple):
+    """``W_h h``, not yet computed, so that its computation can add it.
+
+    Attributes:
+        reader: W_h, a 1x1 convolution without bias.
+        h: Shape (N, k, H, W).
+    """
+    reader: nn.Conv2d
+    h: Tensor
+
+
+Term = Union[Tensor, Reading]
+
+
+def _is_product(conv: nn.Module, x: Tensor) -> bool:
+    """Whether to multiply matrices in the place of a 1x1 convolution.
+
+    On a CPU that is faster for the few channels of h, and adds for nothing. A
+    GPU's convolutions have kernels, and a precision, of their own.
+    """
+    return (_is_eager(x) and x.device.type == 'cpu' and not torch.is_autocast_enabled('cpu')
+            and type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
+            and conv.groups == 1 and conv.bias is None)
+
+
+def _add_product(out: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    """``out + W x``, in the place of ``out`` where autograd does not mind.
+
+    Args:
+        out: Shape (N, w, H W).
+        weight: Shape (w, k).
+        x: Shape (N, k, H, W).
+    """
+    weight, x = weight.expand(len(x), -1, -1), x.flatten(2)
+    # In place, autograd would copy the gradient of what out is a view of.
+    return torch.baddbmm(out, weight, x) if torch.is_grad_enabled() else out.baddbmm_(weight, x)
+
+
+def read(reader: nn.Module, h: Tensor) -> Term:
+    """What a block adds to the output of its first convolution."""
+    return Reading(reader, h) if _is_product(reader, h) else reader(h)
+
+
+def join(out: Tensor, term: Term) -> Tensor:
+    """``out + term``, for an ``out`` of shape (N, w, H, W) that nobody else needs."""
+    if isinstance(term, Tensor):
+        return out.add_(term)
+    if not out.is_contiguous() or out.dtype != term.h.dtype:
+        return out.add_(term.reader(term.h))
+    return _add_product(out.flatten(2), term.reader.weight.flatten(1), term.h).view_as(out)
 
 
 class ConvTanhNorm(Function):
@@ -236,8 +331,7 @@ class ConvTanhNorm(Function):
         if not ctx.training:
             center, scale = running_mean, torch.rsqrt(running_var + ctx.eps)
         scale = norm_weight * scale
-        t = torch.addcmul(_per_channel(norm_bias - center * scale).to(s.dtype), s,
-                          _per_channel(scale).to(s.dtype)).tanh_()
+        t = _transform_(s.clone(), scale, norm_bias - center * scale).tanh_()
         grad_t, grad_weight, _ = torch.ops.aten.convolution_backward(
             grad, t, weight, None, *ctx.geometry, [True, ctx.needs_input_grad[1], False])
         grads = torch.ops.aten._batch_norm_impl_index_backward(
@@ -247,21 +341,29 @@ class ConvTanhNorm(Function):
         return grads[0], grad_weight, *grads[1:], None, None
 
 
-def conv_tanh_norm(conv: nn.Module, norm: nn.Module, s: Tensor) -> Tensor:
+def _recomputes(conv: nn.Module, norm: nn.Module, s: Tensor) -> bool:
+    """Whether :class:`ConvTanhNorm` can do what the two modules do."""
+    return (torch.is_grad_enabled() and type(conv) is nn.Conv2d and conv.bias is None
+            and not isinstance(conv.padding, str) and conv.padding_mode == 'zeros'
+            and _has_cheap_form(norm, s))
+
+
+def conv_tanh_norm(conv: nn.Module, norm: nn.Module, s: Tensor, owned: bool = False) -> Tensor:
     """``conv(tanh(norm(s)))``, the recurrent unit ``g2`` of the paper.
 
     Args:
         conv: R, a convolution of k channels.
         norm: The block's own norm.
         s: Shape (N, k, H, W).
+        owned: Whether nobody else needs ``s``.
     """
-    recomputes = (torch.is_grad_enabled() and type(conv) is nn.Conv2d and conv.bias is None
-                  and not isinstance(conv.padding, str) and conv.padding_mode == 'zeros'
-                  and _has_cheap_form(norm, s))
-    weight = conv.weight if recomputes else None
-    if recomputes and torch.is_autocast_enabled(s.device.type):
+    if not torch.is_grad_enabled():
+        return conv((normalise(norm, s) if owned else norm(s)).tanh_())
+    if not _recomputes(conv, norm, s):
+        return conv(norm(s).tanh())
+    weight = conv.weight
+    if torch.is_autocast_enabled(s.device.type):
         weight = weight.to(torch.get_autocast_dtype(s.device.type))
-    if not recomputes or weight.dtype != s.dtype:
-        u = norm(s)
-        return conv(u.tanh() if torch.is_grad_enabled() else u.tanh_())
+    if weight.dtype != s.dtype:
+        return conv(norm(s).tanh())
     return ConvTanhNorm.apply(s, weight, norm.weight, norm.bias, norm, conv)

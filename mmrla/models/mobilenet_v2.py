@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from .attention import build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice
+from .lean import Term, join
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
 # The other variants feed the shortcut to the hidden path.
@@ -40,7 +41,7 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
     """Run a layer whose 1x1 convolution sees Concat(x, h).
 
     Args:
@@ -53,7 +54,7 @@ def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Tensor]) -
     """
     if hidden_term is None:
         return layer(x)
-    out = layer.norm(layer.conv(x) + hidden_term)
+    out = layer.norm(join(layer.conv(x), hidden_term))
     return layer.activate(out) if layer.with_activation else out
 
 
@@ -96,7 +97,7 @@ class InvertedResidual(BaseModule):
         self.linear_conv = ConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
         self.attention = build_attention(attention, out_channels) if attention else None
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .attention import build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
-from .lean import Feature, NormedConv, conv_norm
+from .lean import Feature, NormedConv, Term, conv_norm, join, normalise
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -62,11 +62,11 @@ class ResidualBlock(BaseModule):
         """nn.Module: The norm behind the second convolution."""
         return getattr(self, self.norm2_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """The branch's convolutions and norms."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -93,12 +93,21 @@ class ResidualBlock(BaseModule):
             return None
         return getattr(self, f'conv{self.last_norm[-1]}'), getattr(self, self.last_norm)
 
-    def first(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def first(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
         out = self.conv1(x)
         if hidden_term is not None:
-            out += hidden_term
-        return self.relu(self.norm1(out))
+            out = normalise(self.norm1, join(out, hidden_term))
+        else:
+            out = self.norm1(out)
+        return self.relu(out)
+
+    def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
+             hidden_term: Optional[Term]) -> Feature:
+        """The convolution and norm that end the branch, but for plugins."""
+        if hidden_term is not None and self.tail():
+            return conv_norm(conv, norm, out)
+        return norm(conv(out))
 
 
 class BasicBlock(ResidualBlock):
@@ -131,12 +140,9 @@ class BasicBlock(ResidualBlock):
         self.add_norm(norm_cfg, planes, 2)
         self.add_junction(downsample, attention, planes)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """3x3, 3x3."""
-        out = self.first(x, hidden_term)
-        if self.tail():
-            return conv_norm(self.conv2, self.norm2, out)
-        return self.norm2(self.conv2(out))
+        return self.last(self.conv2, self.norm2, self.first(x, hidden_term), hidden_term)
 
 
 class Bottleneck(ResidualBlock):
@@ -231,14 +237,14 @@ class Bottleneck(ResidualBlock):
         """nn.Module: The norm behind the third convolution."""
         return getattr(self, self.norm3_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Feature:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
         out = self.run_plugins('after_conv1', self.first(x, hidden_term))
-        out = self.relu(self.norm2(self.conv2(out)))
+        out = self.conv2(out)
+        out = self.relu(self.norm2(out) if hidden_term is None else normalise(self.norm2, out))
         out = self.run_plugins('after_conv2', out)
-        if self.tail():
-            return conv_norm(self.conv3, self.norm3, out)
-        return self.run_plugins('after_conv3', self.norm3(self.conv3(out)))
+        return self.run_plugins(
+            'after_conv3', self.last(self.conv3, self.norm3, out, hidden_term))
 
 
 @MODELS.register_module()

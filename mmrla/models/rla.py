@@ -25,7 +25,7 @@ from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
 from .checks import check_choice, check_keys, check_positive_int
-from .lean import Feature, conv_tanh_norm, convolve
+from .lean import Feature, conv_tanh_norm, convolve, read
 
 
 class BlockFeatures(NamedTuple):
@@ -272,11 +272,17 @@ class RLAStage(BaseModule):
         return F.avg_pool2d(
             h, self.stride, self.stride, ceil_mode=True, count_include_pad=False)
 
-    def unit(self, t: int, h: Tensor) -> Tensor:
-        """``g2`` of block ``t``: norm, tanh and the recurrent convolution."""
+    def unit(self, t: int, h: Tensor, owned: bool = False) -> Tensor:
+        """``g2`` of block ``t``: norm, tanh and the recurrent convolution.
+
+        Args:
+            t: The block's position in the stage, from 0.
+            h: Shape (N, k, H, W).
+            owned: Whether ``h`` may be changed.
+        """
         convolution, norm = self._of_block(self.recurrent, t), self.norms[t]
         if self.config.pre_act:
-            return conv_tanh_norm(convolution, norm, h)
+            return conv_tanh_norm(convolution, norm, h, owned)
         return norm(convolution(h)).tanh()
 
     def update(self, t: int, state: State, features: BlockFeatures) -> State:
@@ -297,12 +303,12 @@ class RLAStage(BaseModule):
             return self._of_block(self.recurrent, t)(self.norms[t](new).tanh(), state)
         h, = state
         if self.variant.recurrent:
-            return (self.unit(t, new.add_(h)),)
+            return (self.unit(t, new.add_(h), owned=True),)
         return (new.add_(self.unit(t, h)),)
 
     def step(self, t: int, block: nn.Module, x: Tensor, state: State) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
-        features = block(x, self.readers[t](state[0]) if self.config.exchange else None)
+        features = block(x, read(self.readers[t], state[0]) if self.config.exchange else None)
         if t < len(self.norms):
             state = self.update(t, state, features)
         return features.out, state

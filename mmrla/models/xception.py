@@ -27,6 +27,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from .checks import check_choice, check_positive_int
+from .lean import Term, join
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage
 
 # The other variants feed the shortcut to the hidden path; the last block has none.
@@ -102,11 +103,11 @@ class Branch(BaseModule):
         """The convolution whose output ``hidden_term`` joins, and its norm."""
         return self.convs[0].pointwise, self.norms[0]
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """y, of shape (N, C, H', W')."""
         y = self.convs[0](self.relu(x) if self.relu_first else x)
         if hidden_term is not None:
-            y = y + hidden_term
+            y = join(y, hidden_term)
         y = self.norms[0](y)
         for conv, norm in zip(self.convs[1:], self.norms[1:], strict=True):
             y = norm(conv(self.relu(y)))
@@ -127,7 +128,7 @@ class XceptionBlock(Branch):
                                  bias=False),
                 build_norm_layer(norm_cfg, self.out_channels)[1])
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -143,7 +144,7 @@ class XceptionBlock(Branch):
 class ExitBlock(Branch):
     """The last convolutions, without a shortcut; see :class:`Branch`."""
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block; for the arguments see :class:`XceptionBlock`."""
         y = self.residual(x, hidden_term)
         return BlockFeatures(y, None, self.relu(y))
