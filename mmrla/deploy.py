@@ -124,22 +124,18 @@ def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
 
 def _compose(stage: RLAStage, blocks: nn.Sequential) -> None:
     """Let the hidden path read the input of each block's last convolution."""
-    tails = [block.tail() if hasattr(block, 'tail') else None for block in blocks]
-    tails = tails[:len(stage.norms)]
-    if not stage.config.exchange or stage.variant.source != 'residual' or not all(map(_composes, tails)):
+    if not stage.config.exchange or stage.variant.source != 'residual' or not stage.norms:
         return
-    shared = not isinstance(stage.compress, ModuleList) if tails else True
-    compress = [stage.compress] * len(tails) if shared else stage.compress
-    narrow = []
-    for conv, (last, _) in zip(compress, tails, strict=True):
-        if not _is_plain(conv):
-            return
-        narrow.append(_composed(conv, last))
-    for _, norm in tails:
-        for block in blocks:
-            _replace(block, norm, FoldedNorm())
-    if tails:
-        stage.compress = ModuleList(narrow)
+    updating = list(blocks)[:len(stage.norms)]
+    tails = [block.tail() if hasattr(block, 'tail') else None for block in updating]
+    shared = not isinstance(stage.compress, ModuleList)
+    compress = [stage.compress] * len(tails) if shared else list(stage.compress)
+    if not all(map(_composes, tails)) or not all(map(_is_plain, compress)):
+        return
+    stage.compress = ModuleList([
+        _composed(conv, last) for conv, (last, _) in zip(compress, tails, strict=True)])
+    for block, (_, norm) in zip(updating, tails, strict=True):
+        _replace(block, norm, FoldedNorm())
 
 
 def _composes(tail: Optional[Tuple[nn.Module, nn.Module]]) -> bool:

@@ -10,8 +10,14 @@ from mmengine.config import Config
 from torch import nn
 
 from mmrla.deploy import fuse
-from mmrla.models import (VARIANTS, RLACifarResNet, RLAMobileNetV2, RLAResNet, RLAResNeXt,
-                          RLAXception)
+from mmrla.models import (
+    VARIANTS,
+    RLACifarResNet,
+    RLAMobileNetV2,
+    RLAResNet,
+    RLAResNeXt,
+    RLAXception,
+)
 from mmrla.models.lean import NarrowConv2d
 
 SMALL = dict(base_channels=8, rla=dict(channels=4))

@@ -5,10 +5,22 @@ import torch.nn.functional as F
 from mmdet.models import ResNet
 from torch import nn
 
-from mmrla.models import (VARIANTS, RLACifarResNet, RLAMobileNetV2, RLAResNet, RLAResNeXt,
-                          RLAXception)
-from mmrla.models.lean import (BatchNormStatistics, ConvTanhNorm, NormedConv, conv_norm, convolve,
-                               plain_path)
+from mmrla.models import (
+    VARIANTS,
+    RLACifarResNet,
+    RLAMobileNetV2,
+    RLAResNet,
+    RLAResNeXt,
+    RLAXception,
+)
+from mmrla.models.lean import (
+    BatchNormStatistics,
+    ConvTanhNorm,
+    NormedConv,
+    conv_norm,
+    convolve,
+    plain_path,
+)
 
 SMALL = dict(base_channels=4, norm_eval=False)
 RLA = dict(channels=3)
@@ -106,7 +118,8 @@ def test_gradcheck_of_the_recurrent_unit(training, groups, randomise):
 @pytest.mark.parametrize('size', [2, 3])  # W y from z, and from r
 def test_gradcheck_of_compressing_a_residual(training, size, randomise):
     norm = randomise(nn.BatchNorm2d(8)).double().train(training)
-    conv, compress = nn.Conv2d(4, 8, 1, bias=False).double(), nn.Conv2d(8, 2, 1, bias=False).double()
+    conv = nn.Conv2d(4, 8, 1, bias=False).double()
+    compress = nn.Conv2d(8, 2, 1, bias=False).double()
     shortcut = randn(3, 8, size, size)
 
     def function(r, shortcut, *weights):
