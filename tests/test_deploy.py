@@ -127,7 +127,7 @@ class BackboneAndFPN(nn.Module):
         return self.neck(self.backbone(image))
 
 
-SIZES = [(64, 96), (97, 129), (75, 133)]
+SIZES = [(128, 160), (97, 129), (75, 133)]
 
 
 @pytest.fixture(params=['as trained', 'fused'])
