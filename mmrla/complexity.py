@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .models.lean import plain_path
+
 MEGA = 2**20
 GIGA = 2**30
 
@@ -92,6 +94,6 @@ def count_flops(model: nn.Module, size: Tuple[int, int] = (224, 224)) -> int:
             statistics stay. On the meta device it needs neither memory nor time.
         size: H and W.
     """
-    with PaperFlops() as flops, torch.no_grad():
+    with plain_path(), PaperFlops() as flops, torch.no_grad():
         model(torch.zeros(1, 3, *size, device=next(model.parameters()).device))
     return flops.total

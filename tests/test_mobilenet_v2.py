@@ -195,11 +195,13 @@ def test_every_parameter_that_trains_gets_a_gradient(arguments, randomise):
     total(net(torch.randn(2, 3, 64, 64))).backward()
     assert [name for name, p in net.named_parameters()
             if p.requires_grad and p.grad is None] == []
-    # What multiplies h^0 = 0 has a gradient of zero; nothing else on the path.
+    # What multiplies h^0 = 0 has a gradient of zero, and so has what the norm of
+    # the linear convolution takes away again; nothing else on the path.
     zero = {name for name, p in net.rla.named_parameters()
             if p.requires_grad and p.grad.abs().max() == 0}
     assert zero <= {'0.readers.0.depthwise_conv.conv.weight',
                     '0.readers.0.depthwise_conv.bn.weight',
+                    '0.readers.0.depthwise_conv.bn.bias',
                     '0.norms.0.weight'}  # in v2 and v4
 
 

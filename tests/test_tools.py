@@ -101,6 +101,14 @@ def test_test_reports_what_training_reported(straight, data, tmp_path):
     assert (tmp_path / 'found.pkl').stat().st_size > 0
 
 
+def test_a_fused_model_reports_the_same(straight, data, tmp_path):
+    reports = [call(sys.executable, 'tools/test.py', CONFIG, straight / 'epoch_3.pth',
+                    '--work-dir', tmp_path, *arguments, *options(data))
+               for arguments in ([], ['--fuse'])]
+    found = [float(re.findall(r'coco/bbox_mAP_50: (-?[\d.]+)', text)[-1]) for text in reports]
+    assert found[0] == pytest.approx(found[1], abs=0.005)
+
+
 def test_test_time_augmentation_runs(straight, data, tmp_path):
     output = call(sys.executable, 'tools/test.py', CONFIG, straight / 'epoch_3.pth', '--tta',
                   '--work-dir', tmp_path, *options(data, 'test_dataloader.batch_size=1'))

@@ -11,6 +11,7 @@ from mmengine.registry import METRICS
 
 import mmrla  # noqa: F401  (registers the modules and mends the stack)
 from mmrla.cli import base_parser, build_runner, clear_errors, load_config
+from mmrla.deploy import fuse
 
 
 class Task(NamedTuple):
@@ -44,6 +45,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--show', action='store_true', help='show each prediction in a window')
     parser.add_argument('--show-dir', help='draw the predictions into work_dir/TIMESTAMP/SHOW_DIR')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds a window stays')
+    parser.add_argument('--fuse', action='store_true',
+                        help='evaluate the form for inference, see mmrla.deploy.fuse')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation by flips')
     args = parser.parse_args()
     if args.out and not args.out.endswith(('.pkl', '.pickle')):
@@ -87,6 +90,9 @@ def main() -> None:
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=task.dump, out_file_path=args.out)))
     with clear_errors():
+        if args.fuse:
+            runner.load_or_resume()
+            fuse(runner.model)
         runner.test()
 
 

@@ -13,7 +13,7 @@ so, k being the channels of h:
 - A bottleneck has its stride in the 3x3 convolution, as in
   :class:`~mmrla.models.resnet.RLAResNet`.
 """
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .base import RLABackbone
 from .checks import check_choice, check_extra_channels, check_positive_int
+from .lean import Term, join
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 STRIDES = (1, 2, 2)
@@ -61,7 +62,7 @@ class PreActBasicBlock(BaseModule):
         """Input and output channels, size and stride of each convolution."""
         return [(in_channels, width, 3, stride), (width, width, 3, 1)]
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -73,10 +74,14 @@ class PreActBasicBlock(BaseModule):
         for i, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
             y = conv(self.relu(norm(y)))
             if i == 0 and hidden_term is not None:
-                y = y + hidden_term
+                y = join(y, hidden_term)
         shortcut = x if self.shortcut is None else self.shortcut(x)
         # With pre-activation nothing follows the sum (He et al., 2016).
         return BlockFeatures(y, shortcut, y + shortcut)
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.convs[0], self.norms[1]
 
 
 class PreActBottleneck(PreActBasicBlock):
@@ -215,6 +220,10 @@ class RLACifarResNet(RLABackbone):
                 config=config,
                 **layers))
         return hidden
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each stage's part of the hidden path, and the stage's blocks."""
+        return zip(self.rla, self.stages, strict=True)
 
     @staticmethod
     def _make_reader(block: PreActBasicBlock, channels: int, conv_cfg: Optional[dict],

@@ -17,7 +17,7 @@ the 1x1 convolution give a term that is added to its output before the norm:
 the block's own layers keep the shapes of the plain network.
 """
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import ConvModule, build_conv_layer
 from mmengine.model import BaseModule, ModuleList
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from .attention import build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice
+from .lean import Term, join
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
 # The other variants feed the shortcut to the hidden path.
@@ -40,7 +41,7 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
     """Run a layer whose 1x1 convolution sees Concat(x, h).
 
     Args:
@@ -53,7 +54,7 @@ def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Tensor]) -
     """
     if hidden_term is None:
         return layer(x)
-    out = layer.norm(layer.conv(x) + hidden_term)
+    out = layer.norm(join(layer.conv(x), hidden_term))
     return layer.activate(out) if layer.with_activation else out
 
 
@@ -96,7 +97,7 @@ class InvertedResidual(BaseModule):
         self.linear_conv = ConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
         self.attention = build_attention(attention, out_channels) if attention else None
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -111,6 +112,10 @@ class InvertedResidual(BaseModule):
         if self.has_shortcut:
             return BlockFeatures(y, x, x + y)
         return BlockFeatures(y, None, y)
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.linear_conv.conv, self.linear_conv.norm
 
 
 def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict],
@@ -313,6 +318,11 @@ class RLAMobileNetV2(DetectionBackbone):
     def readers(self) -> List[nn.Module]:
         """The blocks' readers, and that of conv2."""
         return super().readers() + self.hidden_path()[1:]
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, nn.Sequential]]:
+        """Each layer's part of the hidden path, and the layer's blocks."""
+        for name, stage in zip(self.layers, self.rla, strict=False):
+            yield stage, getattr(self, name)
 
     def _freeze_stages(self) -> None:
         """Stop the gradients and, but for conv1 as in mmdet, the statistics."""

@@ -6,7 +6,7 @@ mmcv's builders, so that classification needs no mmdet and detection no
 mmpretrain.
 """
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer, build_plugin_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .attention import attentions_of_stage, build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
+from .lean import Feature, NormedConv, Term, conv_norm, join, normalise
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -29,6 +30,7 @@ class ResidualBlock(BaseModule):
     """
     expansion: int
     last_norm: str
+    plugin_names: Dict[str, List[str]] = {}
 
     def add_norm(self, norm_cfg: dict, channels: int, index: int) -> None:
         """Add a norm under the name that mmcv gives its type (``bn1``)."""
@@ -60,11 +62,11 @@ class ResidualBlock(BaseModule):
         """nn.Module: The norm behind the second convolution."""
         return getattr(self, self.norm2_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """The branch's convolutions and norms."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -76,15 +78,36 @@ class ResidualBlock(BaseModule):
         if self.attention is not None:
             y = self.attention(y)
         shortcut = x if self.downsample is None else self.downsample(x)
+        if isinstance(y, NormedConv):
+            return BlockFeatures(y, shortcut, self.relu(y.add_(shortcut)))
         # Not in place: y itself goes into the hidden path (variant v1).
         return BlockFeatures(y, shortcut, self.relu(y + shortcut))
 
-    def first(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.conv1, self.norm1
+
+    def tail(self) -> Optional[Tuple[nn.Module, nn.Module]]:
+        """The convolution and norm that end the branch, if nothing follows."""
+        if self.attention is not None or self.plugin_names.get('after_conv3'):
+            return None
+        return getattr(self, f'conv{self.last_norm[-1]}'), getattr(self, self.last_norm)
+
+    def first(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
         out = self.conv1(x)
         if hidden_term is not None:
-            out = out + hidden_term
-        return self.relu(self.norm1(out))
+            out = normalise(self.norm1, join(out, hidden_term))
+        else:
+            out = self.norm1(out)
+        return self.relu(out)
+
+    def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
+             hidden_term: Optional[Term]) -> Feature:
+        """The convolution and norm that end the branch, but for plugins."""
+        if hidden_term is not None and self.tail():
+            return conv_norm(conv, norm, out)
+        return norm(conv(out))
 
 
 class BasicBlock(ResidualBlock):
@@ -117,9 +140,9 @@ class BasicBlock(ResidualBlock):
         self.add_norm(norm_cfg, planes, 2)
         self.add_junction(downsample, attention, planes)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """3x3, 3x3."""
-        return self.norm2(self.conv2(self.first(x, hidden_term)))
+        return self.last(self.conv2, self.norm2, self.first(x, hidden_term), hidden_term)
 
 
 class Bottleneck(ResidualBlock):
@@ -214,12 +237,14 @@ class Bottleneck(ResidualBlock):
         """nn.Module: The norm behind the third convolution."""
         return getattr(self, self.norm3_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
         out = self.run_plugins('after_conv1', self.first(x, hidden_term))
-        out = self.relu(self.norm2(self.conv2(out)))
+        out = self.conv2(out)
+        out = self.relu(self.norm2(out) if hidden_term is None else normalise(self.norm2, out))
         out = self.run_plugins('after_conv2', out)
-        return self.run_plugins('after_conv3', self.norm3(self.conv3(out)))
+        return self.run_plugins(
+            'after_conv3', self.last(self.conv3, self.norm3, out, hidden_term))
 
 
 @MODELS.register_module()
@@ -463,6 +488,11 @@ class RLAResNet(DetectionBackbone):
                 conv_cfg=conv_cfg,
                 norm_cfg=norm_cfg))
         return stages
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each stage's part of the hidden path, and the stage's blocks."""
+        for i, name in enumerate(self.res_layers):
+            yield self.rla[i], getattr(self, name)
 
     def _freeze_stages(self) -> None:
         """Stop the gradients and statistics of the frozen part."""

@@ -25,17 +25,19 @@ from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
 from .checks import check_choice, check_keys, check_positive_int
+from .lean import Feature, conv_tanh_norm, convolve, read
 
 
 class BlockFeatures(NamedTuple):
     """What a residual block computed, each of shape (N, C, H', W').
 
     Attributes:
-        residual: ``y``, the residual branch after its last norm and attention.
+        residual: ``y``, the residual branch after its last norm and attention:
+            a tensor, or what :mod:`~mmrla.models.lean` knows of one.
         shortcut: What ``y`` is added to; None in a block without a shortcut.
         out: ``x' = relu(y + shortcut)``.
     """
-    residual: Tensor
+    residual: Feature
     shortcut: Optional[Tensor]
     out: Tensor
 
@@ -273,7 +275,7 @@ class RLAStage(BaseModule):
         return build() if self.config.shared else ModuleList([build() for _ in range(count)])
 
     def _of_block(self, module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
-        return module if self.config.shared else module[t]
+        return module[t] if isinstance(module, ModuleList) else module
 
     def initial_state(self, x: Tensor) -> State:
         """h^0 = 0, like ``x`` of shape (N, C, H, W) in all but its channels.
@@ -283,7 +285,8 @@ class RLAStage(BaseModule):
             of ``x``.
         """
         count = getattr(CELLS[self.config.cell], 'num_states', 1)
-        return (x.new_zeros(x.shape[0], self.channels, *x.shape[2:]),) * count
+        # One zero for all: nothing of it is kept for backward.
+        return (x.new_zeros(()).expand(x.shape[0], self.channels, *x.shape[2:]),) * count
 
     def pool(self, h: Tensor) -> Tensor:
         """Bring h to the resolution behind a block of stride s.
@@ -296,11 +299,17 @@ class RLAStage(BaseModule):
         return F.avg_pool2d(
             h, self.stride, self.stride, ceil_mode=True, count_include_pad=False)
 
-    def unit(self, t: int, h: Tensor) -> Tensor:
-        """``g2`` of block ``t``: norm, tanh and the recurrent convolution."""
+    def unit(self, t: int, h: Tensor, owned: bool = False) -> Tensor:
+        """``g2`` of block ``t``: norm, tanh and the recurrent convolution.
+
+        Args:
+            t: The block's position in the stage, from 0.
+            h: Shape (N, k, H, W).
+            owned: Whether ``h`` may be changed.
+        """
         convolution, norm = self._of_block(self.recurrent, t), self.norms[t]
         if self.config.pre_act:
-            return convolution(norm(h).tanh())
+            return conv_tanh_norm(convolution, norm, h, owned)
         return norm(convolution(h)).tanh()
 
     def update(self, t: int, state: State, features: BlockFeatures) -> State:
@@ -316,17 +325,17 @@ class RLAStage(BaseModule):
         """
         if t == 0:
             state = tuple(self.pool(part) for part in state)
-        new = self._of_block(self.compress, t)(getattr(features, self.variant.source))
+        new = convolve(self._of_block(self.compress, t), getattr(features, self.variant.source))
         if self.config.cell != 'conv':
             return self._of_block(self.recurrent, t)(self.norms[t](new).tanh(), state)
         h, = state
         if self.variant.recurrent:
-            return (self.unit(t, h + new),)
-        return (self.unit(t, h) + new,)
+            return (self.unit(t, new.add_(h), owned=True),)
+        return (new.add_(self.unit(t, h)),)
 
     def step(self, t: int, block: nn.Module, x: Tensor, state: State) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
-        features = block(x, self.readers[t](state[0]) if self.config.exchange else None)
+        features = block(x, read(self.readers[t], state[0]) if self.config.exchange else None)
         if t < len(self.norms):
             state = self.update(t, state, features)
         return features.out, state

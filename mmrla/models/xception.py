@@ -19,7 +19,7 @@ block of the 32x32 and of the 16x16 rows, which thus end in average pooling, wit
 a shortcut of stride 2. The window is Xception's, 3x3. The last group has no
 shortcut in Xception: there ``x = relu(y)``.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from .base import RLABackbone
 from .checks import check_choice, check_positive_int
+from .lean import Term, join
 from .rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage
 
 # The other variants feed the shortcut to the hidden path; the last block has none.
@@ -99,11 +100,15 @@ class Branch(BaseModule):
         width = self.convs[0].pointwise.out_channels
         return Sequential(*layers, SeparableConv(channels, width, conv_cfg))
 
-    def residual(self, x: Tensor, hidden_term: Optional[Tensor]) -> Tensor:
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.convs[0].pointwise, self.norms[0]
+
+    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """y, of shape (N, C, H', W')."""
         y = self.convs[0](self.relu(x) if self.relu_first else x)
         if hidden_term is not None:
-            y = y + hidden_term
+            y = join(y, hidden_term)
         y = self.norms[0](y)
         for conv, norm in zip(self.convs[1:], self.norms[1:], strict=True):
             y = norm(conv(self.relu(y)))
@@ -124,7 +129,7 @@ class XceptionBlock(Branch):
                                  bias=False),
                 build_norm_layer(norm_cfg, self.out_channels)[1])
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block.
 
         Args:
@@ -140,7 +145,7 @@ class XceptionBlock(Branch):
 class ExitBlock(Branch):
     """The last convolutions, without a shortcut; see :class:`Branch`."""
 
-    def forward(self, x: Tensor, hidden_term: Optional[Tensor] = None) -> BlockFeatures:
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
         """Run the block; for the arguments see :class:`XceptionBlock`."""
         y = self.residual(x, hidden_term)
         return BlockFeatures(y, None, self.relu(y))
@@ -253,6 +258,10 @@ class RLAXception(RLABackbone):
                 recurrent=recurrent[group.resolution],
                 **layers))
         return hidden
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
+        """Each group's part of the hidden path, and the group's blocks."""
+        return zip(self.rla, self.groups, strict=True)
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.
