@@ -164,8 +164,7 @@ def test_an_exported_program_gives_the_same_outputs(detector_part):
 @pytest.mark.parametrize('training', [False, True])
 def test_the_backbone_compiles_into_one_graph(dynamic, training, randomise):
     torch._dynamo.reset()
-    net = randomise(RLAResNet(50, base_channels=8, rla=dict(channels=4), norm_eval=False)
-                    ).double().train(training)
+    net = randomise(RLAResNet(18, **SMALL, norm_eval=False)).double().train(training)
     compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend='aot_eager')
     for size in ((64, 64), (65, 97)) if dynamic else ((65, 97),):
         image = torch.randn(2, 3, *size, dtype=torch.float64)
