@@ -100,6 +100,11 @@ def _check_digest(path: Path, name: str) -> None:
             f'of mmengine\'s published_keys may be, give it a name without -{digits[1]}')
 
 
+def parse_bytes(content: bytes, name: str, map_location: Any = None) -> Any:
+    """Read a checkpoint that is in memory; ``name`` is for the messages."""
+    return _parse(content, name, map_location)
+
+
 def _parse(source: Union[Path, bytes], name: str, map_location: Any) -> Any:
     """Turn a file or its content into a checkpoint."""
     try:

@@ -28,5 +28,6 @@ launch() {
         --master-addr="${MASTER_ADDR:-127.0.0.1}" \
         --master-port="${PORT:-29500}" \
         --nproc-per-node="$gpus" \
+        --max-restarts="${MAX_RESTARTS:-0}" \
         "$tools/$script" "$@" --launcher pytorch
 }
