@@ -10,6 +10,7 @@ import argparse
 import builtins
 import contextlib
 import io
+import itertools
 import mmap
 import os
 import random
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
+from mmdet.utils import register_all_modules
 from mmengine import runner as mmengine_runner
 from mmengine.config import Config
 from mmengine.hooks import Hook
@@ -39,6 +41,18 @@ from mmrla.safe_save import verify
 REPO = Path(__file__).resolve().parent.parent
 CONFIG = REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py'
 CHUNK = 1 << 16
+
+
+def prepare() -> None:
+    """Do once what every child would do, and leave out what takes longest.
+
+    mmengine formats the whole config for every checkpoint, and asks compilers
+    for their versions at every start.
+    """
+    torch.set_num_threads(1)  # a child of more threads may hang
+    register_all_modules()
+    Config.pretty_text = property(lambda cfg: repr(cfg._cfg_dict.to_dict()))
+    mmengine_runner_module.collect_env = dict
 
 
 class Progress:
@@ -67,29 +81,36 @@ class Progress:
 
 
 class ReportHook(Hook):
-    """Tell the parent where the run is, and act there.
+    """Tell the parent where the run is."""
 
-    Args:
-        progress: Where to tell it.
-        act: Called with the number of steps made, after each.
-    """
+    priority = 'VERY_HIGH'
 
-    priority = 'LOWEST'
-
-    def __init__(self, progress: Progress, act: Callable[[int], None] = lambda step: None) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.act = act
 
     def before_train(self, runner) -> None:
         """Tell from where it goes on."""
         self.progress.resumed_at = runner.iter
 
-    def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
+    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         """Tell how many steps were made."""
-        self.progress.step = runner.iter
+        self.progress.step = runner.iter + 1
+
+
+class ActHook(Hook):
+    """Do something after a step, once it is saved if it is.
+
+    Args:
+        act: Called with the number of steps made.
+    """
+
+    priority = 'LOWEST'
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self.act = act
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        """Act after a step, once it is saved if it is."""
+        """Do it."""
         self.act(runner.iter + 1)
 
 
@@ -127,7 +148,8 @@ def small_config(data: Path, work_dir: Path, **options: Any) -> Config:
 def train(cfg: Config, progress: Progress, act: Callable[[int], None] = lambda step: None) -> None:
     """Train in this process."""
     runner = Runner.from_cfg(cfg)
-    runner.register_hook(ReportHook(progress, act))
+    runner.register_hook(ReportHook(progress))
+    runner.register_hook(ActHook(act))
     runner.train()
 
 
@@ -221,37 +243,40 @@ class Cycle(NamedTuple):
     """One kill.
 
     Attributes:
-        resumed_at: The step that the child went on from; -1 if it never did.
+        started: Whether the child started from what the one before had left. If
+            not it was cleared away for another child.
+        resumed_at: The step that the child went on from.
         reached: The step that it was at when it was killed.
         writing: Whether it was writing a checkpoint then.
-        failed: Whether it ended by itself, which it should not.
         pointer: What the pointer names afterwards: 'none', 'readable' or 'unreadable'.
     """
+    started: bool
     resumed_at: int
     reached: int
     writing: bool
-    failed: bool
     pointer: str
 
 
 def kill_once(start: Callable[[], int], progress: Progress, rng: random.Random, aimed: bool,
               work_dir: Path, patience: float = 120.0) -> Cycle:
     """Start a child, kill it at some moment and look at what it left."""
-    progress.clear()
-    child = start()
-    status = _wait_for_moment(child, progress, rng, aimed, patience)
-    if status is None:
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    return Cycle(progress.resumed_at, progress.step, bool(progress.writing), not killed,
-                 pointer_state(work_dir))
+    moment = rng.randint(1, 4), rng.random()
+    for started in (True, False):
+        progress.clear()
+        child = start()
+        status = _wait_for_moment(child, progress, *moment, aimed, patience)
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return Cycle(started, progress.resumed_at, max(progress.step, progress.resumed_at),
+                         bool(progress.writing), pointer_state(work_dir))
+        shutil.rmtree(work_dir, ignore_errors=True)
+    raise RuntimeError(f'a run in an empty folder ended by itself: see the log beside {work_dir}')
 
 
-def _wait_for_moment(child: int, progress: Progress, rng: random.Random, aimed: bool,
+def _wait_for_moment(child: int, progress: Progress, save: int, part: float, aimed: bool,
                      patience: float) -> Optional[int]:
     """Wait until it is time to kill; the status of a child that ended before."""
-    save, part = rng.randint(1, 4), rng.random()
     end = time.monotonic() + patience
     moment = None
     while time.monotonic() < end:
@@ -283,22 +308,17 @@ def pointer_state(work_dir: Path) -> str:
 
 def summarise(cycles: List[Cycle], interval: int) -> Dict[str, int]:
     """Count what happened; a cycle is judged by how the next one goes on."""
-    pairs = list(zip(cycles, cycles[1:]))
-    lost = [max(0, before.reached - after.resumed_at) for before, after in pairs
-            if after.resumed_at >= 0]
-    saved = [before for before, after in pairs if before.pointer != 'none']
+    pairs = list(itertools.pairwise(cycles))
+    lost = [before.reached - after.resumed_at for before, after in pairs]
     return {
         'kills': len(cycles) - 1,
         'of them while a checkpoint was written': sum(cycle.writing for cycle in cycles[:-1]),
-        'resumed': sum(after.resumed_at >= 0 and not after.failed for _, after in pairs),
-        'failed to start again': sum(after.failed for _, after in pairs),
-        'all work lost': sum(
-            after.failed or (after.resumed_at == 0 and before.reached > interval)
-            for before, after in pairs),
+        'started again by itself': sum(after.started for _, after in pairs),
+        'could not resume: all work lost': sum(not after.started for _, after in pairs),
         'more than one interval lost': sum(steps > interval for steps in lost),
         'most steps lost': max(lost, default=0),
         'pointer names an unreadable file': sum(
-            before.pointer == 'unreadable' for before in saved),
+            before.pointer == 'unreadable' for before, _ in pairs),
     }
 
 
@@ -322,8 +342,6 @@ def run(hook: str, kills: int, interval: int, keep: int, seed: int, seconds: flo
         cycles.append(kill_once(lambda: fork(child, folder / f'{hook}.log'), progress, rng,
                                 aimed, work_dir))
         _remove_logs(work_dir)
-        if cycles[-1].failed:  # nothing to go on from: begin anew
-            shutil.rmtree(work_dir, ignore_errors=True)
         _show(hook, cycles, kills, cycles[-1])
     return summarise(cycles, interval)
 
@@ -336,9 +354,9 @@ def _remove_logs(work_dir: Path) -> None:
 
 def _show(hook: str, cycles: List[Cycle], kills: int, cycle: Cycle) -> None:
     moment = 'writing' if cycle.writing else 'else'
-    print(f'{hook} {len(cycles) - 1}/{kills}: from step {cycle.resumed_at} to {cycle.reached}, '
-          f'killed ({moment}){", ENDED BY ITSELF" if cycle.failed else ""}, pointer '
-          f'{cycle.pointer}', flush=True)
+    start = '' if cycle.started else 'could not resume, began anew; '
+    print(f'{hook} {len(cycles) - 1}/{kills}: {start}from step {cycle.resumed_at} to '
+          f'{cycle.reached}, killed ({moment}), pointer {cycle.pointer}', flush=True)
 
 
 def main() -> None:
@@ -351,7 +369,7 @@ def main() -> None:
                         help='for every 64 KB that are written')
     parser.add_argument('--hooks', nargs='+', default=['SafeCheckpointHook', 'CheckpointHook'])
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    prepare()
     with tempfile.TemporaryDirectory(prefix='chaos-') as folder:
         data = make_shapes(Path(folder) / 'shapes', train=16, val=2)
         tables = {hook: run(hook, args.kills, args.interval, args.keep, args.seed, args.pause,
@@ -360,7 +378,7 @@ def main() -> None:
     for row in next(iter(tables.values())):
         print(f'{row:42}' + ''.join(f'{table[row]:20}' for table in tables.values()))
     ours = tables.get('SafeCheckpointHook', {})
-    if any(ours.get(row) for row in ('failed to start again', 'all work lost',
+    if any(ours.get(row) for row in ('could not resume: all work lost',
                                      'more than one interval lost',
                                      'pointer names an unreadable file')):
         sys.exit('SafeCheckpointHook lost something')
