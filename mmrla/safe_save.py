@@ -23,6 +23,7 @@ ADVICE = {
     errno.EACCES: 'get the right to write there, or write elsewhere with --work-dir',
     errno.EPERM: 'get the right to write there, or write elsewhere with --work-dir',
     errno.ENOENT: 'the folder is gone: is its disk still mounted?',
+    errno.EEXIST: 'a part of its path is no folder: write elsewhere with --work-dir',
     errno.ENOTDIR: 'a part of its path is no folder: write elsewhere with --work-dir',
     errno.ESTALE: 'the network share went away: mount it again',
     errno.EIO: 'the disk fails: write elsewhere with --work-dir',

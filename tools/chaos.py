@@ -178,6 +178,7 @@ class _SlowFile:
 
     def __init__(self, file: Any, progress: Progress, seconds: float) -> None:
         self._file, self._progress, self._seconds = file, progress, seconds
+        self._unpaid = 0
         progress.saves += 1
         progress.writing = 1
         time.sleep(seconds)
@@ -187,7 +188,10 @@ class _SlowFile:
         for start in range(0, len(view), CHUNK):
             self._file.write(view[start:start + CHUNK])
             self._file.flush()
-            time.sleep(self._seconds)
+            self._unpaid += len(view[start:start + CHUNK])
+            if self._unpaid >= CHUNK:
+                time.sleep(self._seconds)
+                self._unpaid -= CHUNK
         return len(view)
 
     def close(self) -> None:
@@ -226,6 +230,7 @@ def fork(work: Callable[[], None], log: Path) -> int:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        sys.stdout, sys.stderr = (open(number, 'w', closefd=False) for number in (1, 2))
         work()
         code = 0
     except SystemExit as stop:
