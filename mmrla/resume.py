@@ -43,14 +43,17 @@ def load_or_resume(original: Callable, runner: Runner) -> None:
     """``Runner.load_or_resume``, from the newest checkpoint that can be read.
 
     ``resume='auto'`` in a config is ``resume=True``, but starts from
-    ``load_from`` if there is nothing to resume.
+    ``load_from`` if there is nothing to resume; ``resume='restart'`` resumes
+    from ``load_from`` then.
     """
-    search = runner._resume == 'auto' or (runner._resume and runner._load_from is None)
+    mode = runner._resume
+    search = mode in ('auto', 'restart') or (mode and runner._load_from is None)
     if runner._has_loaded or not search:
         return original(runner)
     found = [find_newest(runner.work_dir, runner.logger.info) if is_main_process() else None]
     broadcast_object_list(found)  # every process goes on from the same file
-    runner._resume = found[0] is not None
+    runner._resume = found[0] is not None or (
+        mode == 'restart' and runner._load_from is not None)
     runner._load_from = found[0] or runner._load_from
     original(runner)
 

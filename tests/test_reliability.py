@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 from mmengine.runner import runner as mmengine_runner_module
 
 from mmrla import resume, safe_save
+from mmrla.cli import clear_errors
 from mmrla.datasets import make_shapes
 from mmrla.randomness import (
     Batch,
@@ -62,6 +65,8 @@ def run(data, work_dir, act=lambda step: None, world=1, **options):
     options = dict(default_hooks__checkpoint=dict(
         _delete_=True, type='SafeCheckpointHook', interval=1), train_cfg__max_epochs=3,
         resume=True, log_level='INFO') | options
+    if 'train_cfg' in options:
+        del options['train_cfg__max_epochs']
     log = Path(f'{work_dir}.log')
     log.unlink(missing_ok=True)
     port = random.randrange(20000, 60000)
@@ -95,8 +100,9 @@ def weights(work_dir, name):
 
 def assert_same(one, other):
     """Bit by bit, in weights, optimizer and schedules."""
-    for key, value in one['state_dict'].items():
-        assert torch.equal(value, other['state_dict'][key]), f'{key} differs'
+    for part in ('state_dict', 'ema_state_dict'):
+        for key, value in one.get(part, {}).items():
+            assert torch.equal(value, other[part][key]), f'{key} differs'
     for index, state in one['optimizer']['state'].items():
         for key, value in state.items():
             assert torch.equal(value, other['optimizer']['state'][index][key])
@@ -109,27 +115,40 @@ def mid_epoch(interval=1):
                 max_keep_ckpts=2)
 
 
-@pytest.mark.parametrize('world', [1, 2])
-@pytest.mark.parametrize('kind', ['epochs', 'mid-epoch'])
-def test_a_run_killed_five_times_ends_bit_identical(data, tmp_path, world, kind):
-    epochs, steps = 3, EPOCH // world
-    if kind == 'epochs':
-        hook, name = dict(_delete_=True, type='SafeCheckpointHook', interval=1), 'epoch_{}.pth'
-        epochs = last = 6
-        kills = [steps * epoch + 1 for epoch in range(1, 6)]
+WORKERS = dict(train_dataloader__num_workers=2, train_dataloader__persistent_workers=True)
+BY_ITERATION = dict(
+    train_cfg=dict(_delete_=True, type='IterBasedTrainLoop', max_iters=3 * EPOCH),
+    train_dataloader__sampler=dict(_delete_=True, type='InfiniteSampler'))
+WHERE = {
+    # name: processes, whether within epochs, options, options of the killed run alone
+    'epochs': (1, False, {}, WORKERS),
+    'epochs, 2 processes': (2, False, {}, {}),
+    'mid-epoch, averaged weights': (1, True, dict(custom_hooks=[dict(type='EMAHook')]), {}),
+    'mid-epoch, 2 processes': (2, True, {}, {}),
+    'by iterations': (1, True, BY_ITERATION, {}),
+}
+
+
+@pytest.mark.parametrize('name', WHERE)
+def test_a_run_killed_five_times_ends_bit_identical(data, tmp_path, name):
+    world, within, common, alone = WHERE[name]
+    if within:
+        hook, last = mid_epoch(), f'iter_{3 * EPOCH}.pth'
+        kills, epochs = [1, 3, 4, 7, 10], 3 * world
     else:
-        hook, name = mid_epoch(), 'iter_{}.pth'
-        epochs, last = 3 * world, 3 * EPOCH
-        kills = [1, 3, 4, 7, 10]
-    options = dict(world=world, default_hooks__checkpoint=hook, train_cfg__max_epochs=epochs)
+        hook, last = dict(_delete_=True, type='SafeCheckpointHook', interval=1), 'epoch_6.pth'
+        kills, epochs = [EPOCH // world * epoch + 1 for epoch in range(1, 6)], 6
+    options = dict(world=world, default_hooks__checkpoint=hook, **common)
+    if 'train_cfg' not in common:
+        options['train_cfg__max_epochs'] = epochs
     codes, output = run(data, tmp_path / 'straight', **options)
     assert codes == [0] * world, output[-3000:]
     for step in kills:
-        codes, output = run(data, tmp_path / 'killed', act=kill_at(step), **options)
+        codes, output = run(data, tmp_path / 'killed', act=kill_at(step), **options, **alone)
         assert set(codes) != {0} and -signal.SIGKILL in codes, output[-3000:]
-    codes, output = run(data, tmp_path / 'killed', **options)
+    codes, output = run(data, tmp_path / 'killed', **options, **alone)
     assert codes == [0] * world, output[-3000:]
-    assert_same(*(weights(tmp_path / run, name.format(last)) for run in ('straight', 'killed')))
+    assert_same(*(weights(tmp_path / run, last) for run in ('straight', 'killed')))
 
 
 def test_without_its_random_states_a_run_ends_elsewhere(data, tmp_path):
@@ -432,3 +451,57 @@ def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
     assert counts['of them while a checkpoint was written'] >= 1
     assert counts['more than one interval lost'] == 0
     assert counts['pointer names an unreadable file'] == 0
+
+
+def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
+    """A checkpoint is saved before its epoch is validated, and may be all that is left."""
+    options = dict(validate=True, train_cfg__val_interval=1, train_cfg__max_epochs=1)
+    hook = dict(_delete_=True, type='SafeCheckpointHook', interval=1, save_best='auto')
+    codes, output = run(data, tmp_path / 'run', default_hooks__checkpoint=hook, custom_hooks=[
+        dict(type='DieBeforeValidation')], **options)
+    assert codes == [-signal.SIGKILL], output[-2000:]
+    assert [path.name for path in (tmp_path / 'run').glob('*.pth')] == ['epoch_1.pth']
+    codes, output = run(data, tmp_path / 'run', default_hooks__checkpoint=hook, **options)
+    assert codes == [0], output[-2000:]
+    assert 'coco/bbox_mAP' in output
+    assert len(list((tmp_path / 'run').glob('best_*.pth'))) == 1
+    assert weights(tmp_path / 'run', 'epoch_1.pth')['continuation']['validated']
+
+
+@HOOKS.register_module()
+class DieBeforeValidation(Hook):
+
+    def before_val(self, runner):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize('error, words', [
+    (torch.OutOfMemoryError('CUDA out of memory. Tried'), 'train_dataloader.batch_size'),
+    (MemoryError(), 'train_dataloader.batch_size'),
+    (RuntimeError('[enforce fail] DefaultCPUAllocator: can\'t allocate memory: you tried'),
+     'with_cp=True'),
+    (OSError(errno.EROFS, 'Read-only file system', 'work/log'), 'work/log cannot be written'),
+    (RuntimeError('[gloo/tcp] Connection closed by peer [127.0.0.1]'), 'another process'),
+    (RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. '), 'num_workers')])
+def test_a_failure_says_what_to_do_in_one_line(error, words):
+    with pytest.raises(SystemExit) as found, clear_errors():
+        raise error
+    assert words in str(found.value) and '--resume' in str(found.value)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_an_error_of_the_code_keeps_its_traceback():
+    with pytest.raises(RuntimeError, match='shape'), clear_errors():
+        raise RuntimeError('shape mismatch')
+
+
+def test_a_restarted_process_resumes_by_itself(monkeypatch):
+    train = tool('train')
+    args = SimpleNamespace(pretrained=None, amp=False, auto_scale_lr=False, resume=None)
+    for count, given, expected in (('0', None, None), ('1', None, 'auto'), ('0', 'a.pth', True),
+                                   ('2', 'a.pth', 'restart'), ('0', 'auto', 'auto')):
+        monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
+        args.resume, cfg = given, Config(dict(load_from='start.pth'))
+        train.apply_arguments(cfg, args)
+        assert cfg.get('resume') == expected
+        assert cfg.load_from == ('a.pth' if given == 'a.pth' else 'start.pth')

@@ -114,12 +114,13 @@ class ActHook(Hook):
         self.act(runner.iter + 1)
 
 
-def small_config(data: Path, work_dir: Path, **options: Any) -> Config:
+def small_config(data: Path, work_dir: Path, validate: bool = False, **options: Any) -> Config:
     """The embedded detector, small enough for a step in a tenth of a second.
 
     Args:
         data: The set of ``make_shapes``.
         work_dir: Where the run goes.
+        validate: Whether to validate.
         **options: Settings by their names, with __ for the dots between them.
     """
     cfg = Config.fromfile(CONFIG)
@@ -136,11 +137,12 @@ def small_config(data: Path, work_dir: Path, **options: Any) -> Config:
         'model.train_cfg.rpn_proposal': dict(nms_pre=100, max_per_img=50),
         'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=10)],
         'log_level': 'WARNING', 'default_hooks.logger.interval': 1,
-        'val_dataloader': None, 'val_cfg': None, 'val_evaluator': None,
         'test_dataloader': None, 'test_cfg': None, 'test_evaluator': None,
         'work_dir': str(work_dir),
         **{name.replace('__', '.'): value for name, value in options.items()}})
-    cfg.train_cfg.pop('val_interval', None)
+    if not validate:
+        cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None)
+        cfg.train_cfg.pop('val_interval', None)
     cfg.default_hooks.pop('visualization', None)
     return cfg
 

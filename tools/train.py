@@ -43,11 +43,11 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             raise SystemExit(
                 f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {args.config}')
         cfg.auto_scale_lr.enable = True
-    if args.resume == 'auto' or is_restarted():
-        cfg.resume = 'auto'
-    elif args.resume:
-        cfg.resume = True
+    if args.resume not in (None, 'auto'):
+        cfg.resume = 'restart' if is_restarted() else True
         cfg.load_from = args.resume
+    elif args.resume or is_restarted():
+        cfg.resume = 'auto'
 
 
 def is_restarted() -> bool:
