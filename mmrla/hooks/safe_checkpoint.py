@@ -2,6 +2,7 @@
 import functools
 import os.path as osp
 import signal
+from collections import deque
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -17,7 +18,7 @@ from ..data_errors import name_errors
 from ..randomness import make_repeatable, random_state, restore_random_state
 from ..resume import CONTINUATION, POINTER, claim
 from ..safe_save import SaveError, explain, remove_leftovers, write_file
-from .stop_signals import StopSignals, ignore_in_worker
+from .stop_signals import StopSignals
 
 INTERRUPTED = 'interrupted_ckpt'
 
@@ -72,7 +73,7 @@ class SafeCheckpointHook(CheckpointHook):
             self._batches = make_repeatable(loader, self._seed)
         if self.signals is not None:
             self.signals.install()
-            loader.worker_init_fn = functools.partial(ignore_in_worker, loader.worker_init_fn)
+            self.signals.shield_workers(loader)
         if self._continuation is not None:
             self._find_place(runner, state)
         if isinstance(runner.train_loop, loops.IterBasedTrainLoop):
@@ -227,17 +228,23 @@ class SafeCheckpointHook(CheckpointHook):
         """Remember the random states, which validation must not change."""
         self._before_validation = random_state()
         name_errors(runner.val_loop.dataloader)
+        if self.signals is not None:
+            self.signals.shield_workers(runner.val_loop.dataloader)
 
     def before_test(self, runner) -> None:
         """Let errors of the data name the image."""
         name_errors(runner.test_loop.dataloader)
 
     def after_val_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        """Leave on a signal if nothing would be lost."""
-        if self._saved_iteration == self._iterations(runner):
-            stop = self.signals.agreed() if self.signals is not None else 0
-            if stop:
-                self._leave(runner, stop)
+        """Leave on a signal if nothing would be lost.
+
+        Several processes may have different numbers of batches to validate, so
+        that they can agree only at the end.
+        """
+        if self.signals is None or self._saved_iteration < 0 or get_world_size() > 1:
+            return
+        if self._saved_iteration == runner.iter and self.signals.received:
+            self._leave(runner, self.signals.received)
 
     def after_val_epoch(self, runner, metrics=None) -> None:
         """Save the best checkpoint, and leave if a signal came."""
@@ -252,10 +259,6 @@ class SafeCheckpointHook(CheckpointHook):
             self._save_interrupted(runner, dict(epoch=runner.epoch, iter=runner.iter))
             self._leave(runner, stop)
 
-    @staticmethod
-    def _iterations(runner) -> int:
-        return runner.train_loop._iter
-
     def _save_interrupted(self, runner, meta: Dict[str, int]) -> None:
         """Save at any iteration, unless that was just done."""
         if self._saved_iteration == meta['iter']:
@@ -267,6 +270,7 @@ class SafeCheckpointHook(CheckpointHook):
     def _leave(self, runner, number: int) -> None:
         name = signal.Signals(number).name
         runner.logger.info(f'ends on {name}; saved as {self.last_ckpt}. Go on with --resume')
+        self.signals.remove()
         raise SystemExit(128 + number)
 
     def _save_checkpoint_with_step(self, runner, step: int, meta: dict) -> None:
@@ -288,9 +292,7 @@ class SafeCheckpointHook(CheckpointHook):
         if self.max_keep_ckpts <= 0:
             return []
         kept = [old for old in self.keep_ckpt_ids if old != step] + [step]
-        self.keep_ckpt_ids.append(step)  # a deque, which drops the oldest
-        if list(self.keep_ckpt_ids)[-2:] == [step, step]:
-            self.keep_ckpt_ids.pop()
+        self.keep_ckpt_ids = deque(kept, self.max_keep_ckpts)
         runner.message_hub.update_info('keep_ckpt_ids', kept)
         return kept[:-self.max_keep_ckpts]
 
