@@ -19,15 +19,23 @@ launch() {
     case $gpus in
         '' | *[!0-9]* | 0) echo "the number of GPUs must be 1 or more, not '$gpus'" >&2; exit 2 ;;
     esac
+    local restarts=${MAX_RESTARTS:-0} address=${MASTER_ADDR:-127.0.0.1} port=${PORT:-29500}
+    case $restarts in
+        *[!0-9]*) echo "MAX_RESTARTS must be a number, not '$restarts'" >&2; exit 2 ;;
+    esac
+    local meeting=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
+    if [ "$restarts" -gt 0 ]; then
+        # With a fixed master, torchrun's next attempt meets the addresses of the last one.
+        meeting=(--rdzv-backend=c10d --rdzv-id="mmrla-$port" --rdzv-endpoint="$address:$port"
+                 --max-restarts="$restarts")
+        [ "${NNODES:-1}" != 1 ] || meeting+=(--local-addr=127.0.0.1)
+    fi
     local python
     python=$(python_of_project)
     PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
         exec "$python" -m torch.distributed.run \
         --nnodes="${NNODES:-1}" \
-        --node-rank="${NODE_RANK:-0}" \
-        --master-addr="${MASTER_ADDR:-127.0.0.1}" \
-        --master-port="${PORT:-29500}" \
+        "${meeting[@]}" \
         --nproc-per-node="$gpus" \
-        --max-restarts="${MAX_RESTARTS:-0}" \
         "$tools/$script" "$@" --launcher pytorch
 }
