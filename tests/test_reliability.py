@@ -106,6 +106,9 @@ def assert_same(one, other):
     for index, state in one['optimizer']['state'].items():
         for key, value in state.items():
             assert torch.equal(value, other['optimizer']['state'][index][key])
+    buffers = (run['continuation'].get('buffers', []) for run in (one, other))
+    for mine, theirs in zip(*buffers, strict=True):  # of every process
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
     assert one['param_schedulers'] == other['param_schedulers']
     assert one['meta']['iter'] == other['meta']['iter']
 
@@ -505,3 +508,18 @@ def test_a_restarted_process_resumes_by_itself(monkeypatch):
         train.apply_arguments(cfg, args)
         assert cfg.get('resume') == expected
         assert cfg.load_from == ('a.pth' if given == 'a.pth' else 'start.pth')
+
+
+def test_the_pointer_never_names_a_file_that_is_removed_on_resuming(data, tmp_path):
+    """Killed between the new checkpoint and the pointer to it."""
+    hook = mid_epoch() | dict(max_keep_ckpts=1)
+    options = dict(default_hooks__checkpoint=hook, train_cfg__max_epochs=1)
+    run(data, tmp_path / 'run', act=kill_at(2), **options)
+    (tmp_path / 'run/iter_1.pth').write_bytes((tmp_path / 'run/iter_2.pth').read_bytes())
+    (tmp_path / 'run/last_checkpoint').write_text(str(tmp_path / 'run/iter_1.pth'))
+    checkpoint = weights(tmp_path / 'run', 'iter_2.pth')
+    assert checkpoint['message_hub']['runtime_info']['keep_ckpt_ids'] == [1, 2]
+    run(data, tmp_path / 'run', act=kill_at(3), **options | dict(
+        default_hooks__checkpoint=hook | dict(interval=10)))
+    assert not (tmp_path / 'run/iter_1.pth').exists()
+    assert chaos.pointer_state(tmp_path / 'run') == 'readable'

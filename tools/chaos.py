@@ -276,7 +276,7 @@ def kill_once(start: Callable[[], int], progress: Progress, rng: random.Random, 
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return Cycle(started, progress.resumed_at, max(progress.step, progress.resumed_at),
-                         bool(progress.writing), pointer_state(work_dir))
+                         bool(progress.writing), pointer_state(work_dir))  # -1, -1: not yet begun
         shutil.rmtree(work_dir, ignore_errors=True)
     raise RuntimeError(f'a run in an empty folder ended by itself: see the log beside {work_dir}')
 
@@ -316,7 +316,8 @@ def pointer_state(work_dir: Path) -> str:
 def summarise(cycles: List[Cycle], interval: int) -> Dict[str, int]:
     """Count what happened; a cycle is judged by how the next one goes on."""
     pairs = list(itertools.pairwise(cycles))
-    lost = [before.reached - after.resumed_at for before, after in pairs]
+    begun = [cycle for cycle in cycles if cycle.resumed_at >= 0]  # the others lost nothing
+    lost = [before.reached - after.resumed_at for before, after in itertools.pairwise(begun)]
     return {
         'kills': len(cycles) - 1,
         'of them while a checkpoint was written': sum(cycle.writing for cycle in cycles[:-1]),

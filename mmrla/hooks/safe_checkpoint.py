@@ -12,6 +12,7 @@ from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_p
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..data_errors import name_errors
@@ -46,7 +47,7 @@ class SafeCheckpointHook(CheckpointHook):
         self.signals = StopSignals() if save_on_signal else None
         self.run: Optional[str] = None
         self._continuation: Optional[Dict[str, Any]] = None
-        self._random_states: List[Dict[str, Any]] = []
+        self._of_processes: Dict[str, List[Dict[str, Any]]] = {}
         self._batches = None
         self._first_batch = 0
         self._validated = False
@@ -63,6 +64,9 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         """Open the folder, find the place in the epoch and make the loader repeatable."""
+        if self._continuation is not None and is_main_process():
+            # before mmengine removes what the checkpoint says is outdated
+            self._point_to(runner, str(runner._load_from))
         super().before_train(runner)
         self._stay_in_folder(runner)
         state = self._continuation or {}
@@ -76,12 +80,16 @@ class SafeCheckpointHook(CheckpointHook):
             self.signals.shield_workers(loader)
         if self._continuation is not None:
             self._find_place(runner, state)
+            self._restore_buffers(runner, state.get('buffers', []))
         if isinstance(runner.train_loop, loops.IterBasedTrainLoop):
             self._restart_iterator(runner.train_loop)
         self._validate_if_due(runner, state)
 
     def _stay_in_folder(self, runner) -> None:
         """Never touch the files of the work dir that this one was copied from."""
+        last = runner.message_hub.runtime_info.get('last_ckpt')
+        if last and self._continuation is not None:
+            self.last_ckpt = self._path(osp.basename(last))
         names = [f'best_ckpt_{key}' for key in getattr(self, 'best_ckpt_path_dict', {})]
         for name in ('best_ckpt', *names):
             path = runner.message_hub.runtime_info.get(name)
@@ -133,6 +141,15 @@ class SafeCheckpointHook(CheckpointHook):
                                f'{now["batches_per_epoch"]}; their images are not loaded again')
         if before != now:
             self._say_what_changes(runner, before, now)
+
+    @staticmethod
+    def _restore_buffers(runner, buffers: List[Dict[str, Tensor]]) -> None:
+        """Put back what this process's norms have seen; a checkpoint's weights have rank 0's."""
+        if len(buffers) != get_world_size():
+            return
+        for name, buffer in runner.model.named_buffers():
+            if name in buffers[get_rank()]:
+                buffer.copy_(buffers[get_rank()][name])
 
     def _layout(self, runner) -> Dict[str, int]:
         """How an epoch is divided among processes and batches."""
@@ -298,7 +315,10 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _save(self, runner, name: str, meta: dict) -> None:
         """Write a checkpoint and let the pointer name it."""
-        self._random_states = all_gather_object(random_state())
+        self._of_processes = dict(random_states=all_gather_object(random_state()))
+        if get_world_size() > 1:
+            self._of_processes['buffers'] = all_gather_object(
+                {name: buffer.cpu() for name, buffer in runner.model.named_buffers()})
         self.last_ckpt = self._path(name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         runner.save_checkpoint(
@@ -306,16 +326,16 @@ class SafeCheckpointHook(CheckpointHook):
             save_param_scheduler=self.save_param_scheduler, meta=meta, by_epoch=self.by_epoch,
             backend_args=self.backend_args, **self.args)
         self._saved_iteration = meta['iter']
-        self._random_states = []
+        self._of_processes = {}
         if is_main_process():
             self._point_to(runner, self.last_ckpt)
 
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
         """Add what the continuation depends on; the best checkpoint has none."""
-        if self._random_states:
+        if self._of_processes:
             checkpoint[CONTINUATION] = dict(
                 self._layout(runner), run=self.run, seed=self._seed, validated=self._validated,
-                random_states=self._random_states)
+                **self._of_processes)
 
     @staticmethod
     def _point_to(runner, path: str) -> None:
