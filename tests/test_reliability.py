@@ -515,7 +515,7 @@ def test_the_pointer_never_names_a_file_that_is_removed_on_resuming(data, tmp_pa
     hook = mid_epoch() | dict(max_keep_ckpts=1)
     options = dict(default_hooks__checkpoint=hook, train_cfg__max_epochs=1)
     run(data, tmp_path / 'run', act=kill_at(2), **options)
-    (tmp_path / 'run/iter_1.pth').write_bytes((tmp_path / 'run/iter_2.pth').read_bytes())
+    (tmp_path / 'run/iter_1.pth').write_bytes(b'an older one')
     (tmp_path / 'run/last_checkpoint').write_text(str(tmp_path / 'run/iter_1.pth'))
     checkpoint = weights(tmp_path / 'run', 'iter_2.pth')
     assert checkpoint['message_hub']['runtime_info']['keep_ckpt_ids'] == [1, 2]
