@@ -25,7 +25,9 @@ launch() {
     esac
     local meeting=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
     if [ "$restarts" -gt 0 ]; then
-        # With a fixed master, torchrun's next attempt meets the addresses of the last one.
+        # Every attempt needs a meeting place of its own: where torchrun (2.13) shares one, as
+        # with a fixed master, an attempt finds the addresses of the one before, and hangs.
+        export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
         meeting=(--rdzv-backend=c10d --rdzv-id="mmrla-$port" --rdzv-endpoint="$address:$port"
                  --max-restarts="$restarts")
         [ "${NNODES:-1}" != 1 ] || meeting+=(--local-addr=127.0.0.1)
