@@ -12,6 +12,7 @@ import io
 import json
 import pickle
 import re
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Union
@@ -44,7 +45,26 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
         reason = 'is not a file' if path.exists() else 'does not exist'
         raise CheckpointError(f'checkpoint {filename} {reason}')
     _check_digest(path, filename)
+    if map_location != 'meta':  # without values there is nothing to compare
+        check_sums(path, filename)
     return _parse(path, filename, map_location)
+
+
+def check_sums(path: Path, name: str) -> None:
+    """Compare every byte of a checkpoint with the checksums in it.
+
+    torch.load does not: a flipped bit would go unnoticed.
+    """
+    if not zipfile.is_zipfile(path):  # of torch < 1.6, or safetensors: they have none
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # a damaged directory of the archive
+        raise CheckpointError(f'checkpoint {name} cannot be read ({error})') from error
+    if damaged is not None:
+        raise CheckpointError(f'checkpoint {name} is damaged: its checksums do not fit its '
+                              f'content ({damaged}). Get it again')
 
 
 def load_from_ceph(filename: str, map_location: Any = None) -> Any:

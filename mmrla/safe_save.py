@@ -5,14 +5,13 @@ a disk that is full, then leaves half a file under the name of a whole one.
 """
 import errno
 import os
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Optional
 
 import torch
 from mmengine.fileio import LocalBackend, get_file_backend
 
-from .safe_load import CheckpointError, load_from_local, parse_bytes
+from .safe_load import CheckpointError, check_sums, load_from_local, parse_bytes
 
 # What a process that was killed leaves behind; see remove_leftovers.
 PARTIAL = '.{name}.{pid}.part'
@@ -128,20 +127,10 @@ def sync_folder(folder: Path) -> None:
 def verify(path: Path) -> Dict[str, Any]:
     """Read a checkpoint and compare every byte with its checksums.
 
-    torch.load does not compare them: a flipped bit would go unnoticed.
-
     Returns:
         dict: The checkpoint, its tensors without values.
     """
-    if zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()
-        except Exception as error:  # a damaged directory of the archive
-            raise CheckpointError(f'checkpoint {path} cannot be read ({error})') from error
-        if damaged is not None:
-            raise CheckpointError(f'checkpoint {path} is damaged: its checksums do not fit '
-                                  f'its content ({damaged})')
+    check_sums(path, str(path))
     return load_from_local(str(path), map_location='meta')
 
 
