@@ -55,9 +55,9 @@ def check_sums(path: Path, name: str) -> None:
 
     torch.load does not: a flipped bit would go unnoticed.
     """
-    if not zipfile.is_zipfile(path):  # of torch < 1.6, or safetensors: they have none
-        return
     try:
+        if not zipfile.is_zipfile(path):  # of torch < 1.6, or safetensors: they have none
+            return
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except Exception as error:  # a damaged directory of the archive
