@@ -8,6 +8,6 @@ from .version import __version__
 
 compat.apply()
 
-from . import datasets, evaluation, models, pretrained  # noqa: E402  (once the stack works)
+from . import datasets, evaluation, hooks, models, pretrained  # noqa: E402  (once the stack works)
 
-__all__ = ['__version__', 'compat', 'datasets', 'evaluation', 'models', 'pretrained']
+__all__ = ['__version__', 'compat', 'datasets', 'evaluation', 'hooks', 'models', 'pretrained']

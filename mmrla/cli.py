@@ -2,17 +2,22 @@
 import argparse
 import contextlib
 import os
+import re
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator, Optional
 
+import torch
 from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 
+from .data_errors import DataError
+from .hooks import DivergedError
 from .pretrained import load_weights
 from .safe_load import CheckpointError
+from .safe_save import ADVICE, explain
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
@@ -52,11 +57,49 @@ def build_runner(cfg: Config) -> Runner:
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """End with one line, not a traceback, on a checkpoint that cannot be used."""
+    """End with one line, not a traceback, on what a user can mend without the code."""
     try:
         yield
-    except CheckpointError as error:
+    except DataError as error:  # a loader's worker puts its traceback before
+        raise SystemExit(str(error).strip().splitlines()[-1].removeprefix(
+            'mmrla.data_errors.DataError: ')) from None
+    except (CheckpointError, DivergedError) as error:
         raise SystemExit(str(error)) from None
+    except torch.OutOfMemoryError as error:
+        raise SystemExit(out_of_memory(str(error).splitlines()[0])) from None
+    except MemoryError:
+        raise SystemExit(out_of_memory('the machine has no memory left')) from None
+    except OSError as error:
+        if error.errno not in ADVICE:
+            raise
+        raise SystemExit(explain(error)) from None
+    except RuntimeError as error:
+        reason = _known_reason(str(error))
+        if reason is None:
+            raise
+        raise SystemExit(reason) from error
+
+
+def out_of_memory(reason: str) -> str:
+    """Which settings need less memory."""
+    return (f'out of memory ({reason}). What needs less: a smaller train_dataloader.batch_size '
+            '(the learning rate follows by itself where auto_scale_lr is enabled), --amp on a '
+            'GPU, model.backbone.with_cp=True, a smaller scale of Resize in train_pipeline, fewer '
+            'train_dataloader.num_workers. The last checkpoint is good: --resume')
+
+
+def _known_reason(message: str) -> Optional[str]:
+    """What an error of torch means, where its own words do not say it."""
+    if "can't allocate memory" in message or 'Cannot allocate memory' in message:
+        return out_of_memory(message.splitlines()[0])
+    if re.search('DataLoader worker .* (killed by signal|exited unexpectedly)', message):
+        return (f'{message.splitlines()[0]} A loader was ended from outside, mostly for want of '
+                'memory: fewer train_dataloader.num_workers need less. Go on with --resume')
+    if re.search('Connection closed by peer|Connection reset by peer|NCCL|Timed out waiting|'
+                 'Broken pipe|Socket Timeout', message):
+        return ('another process of this run is gone; what it said is above, or in the log of its '
+                f'machine ({message.splitlines()[0][:200]}). Go on with --resume')
+    return None
 
 
 def silence() -> None:
@@ -78,20 +121,3 @@ def read_backbone(config: str, checkpoint: str) -> nn.Module:
     if report.initial:
         raise SystemExit(f'checkpoint {checkpoint} is not of {config}: {report}')
     return backbone.eval()
-
-
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make a file that appears whole or not at all.
-
-    Args:
-        path: Of the file; its folder is made.
-        write: Takes the path to write to.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f'.{os.getpid()}-{path.name}')
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

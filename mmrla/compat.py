@@ -13,14 +13,17 @@ from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 import torch
+from mmengine import runner as mmengine_runner
+from mmengine.dataset import BaseDataset
 from mmengine.device import get_device
 from mmengine.dist import utils as dist_utils
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from mmengine.runner import runner as mmengine_runner
+from mmengine.runner import runner as mmengine_runner_module
 
-from . import safe_load
+from . import resume, safe_load, safe_save
+from .data_errors import named_full_init
 
 # A torch.library.Library takes its operators back when it is collected.
 _TORCHVISION_OPERATORS = []
@@ -31,6 +34,9 @@ def apply() -> None:
     hide_setuptools_notice()
     declare_torchvision_operators()
     load_checkpoints_safely()
+    save_checkpoints_safely()
+    resume_from_what_is_readable()
+    name_annotation_files()
     train_over_gloo_without_gpu()
 
 
@@ -88,7 +94,7 @@ def load_checkpoints_safely() -> None:
         CheckpointLoader.register_scheme(prefixes, loader, force=True)
     mmengine_checkpoint.load_url = safe_load.load_url
     wrap_once(CheckpointLoader, 'load_checkpoint', safe_load.with_source)
-    wrap_once(mmengine_runner, '_load_checkpoint', safe_load.as_checkpoint)
+    wrap_once(mmengine_runner_module, '_load_checkpoint', safe_load.as_checkpoint)
 
 
 def _mmengine_checkpoint_types() -> list:
@@ -110,6 +116,39 @@ def _history_buffer_method(owner: Any, name: str) -> Callable:
     if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
         raise pickle.UnpicklingError(f'Unsupported GLOBAL getattr({owner!r}, {name!r})')
     return getattr(owner, name)
+
+
+def save_checkpoints_safely() -> None:
+    """Let a checkpoint appear whole or not at all, whoever saves it.
+
+    mmengine (up to 0.10.7 at least) writes checkpoints in place.
+    """
+    for module in (mmengine_checkpoint, mmengine_runner, mmengine_runner_module):
+        wrap_once(module, 'save_checkpoint', safe_save.save_checkpoint)
+
+
+def resume_from_what_is_readable() -> None:
+    """Resume from the newest checkpoint that can be read.
+
+    mmengine (up to 0.10.7 at least) resumes from whatever the file
+    ``last_checkpoint`` names, there or not, whole or not.
+    """
+    wrap_once(Runner, 'load_or_resume', resume.load_or_resume)
+
+
+def name_annotation_files() -> None:
+    """Let a data set that cannot be read name its file.
+
+    mmengine, mmdet and pycocotools raise whatever they meet first: a KeyError
+    of a key, a JSONDecodeError of a line.
+    """
+    wrap_once(BaseDataset, '__init__', _init_naming_its_file)
+
+
+def _init_naming_its_file(init: Callable, dataset: BaseDataset, *args, **kwargs) -> None:
+    """``BaseDataset.__init__``, for whichever class overrides ``full_init``."""
+    wrap_once(type(dataset), 'full_init', named_full_init)
+    init(dataset, *args, **kwargs)
 
 
 def train_over_gloo_without_gpu() -> None:

@@ -12,6 +12,7 @@ import io
 import json
 import pickle
 import re
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Union
@@ -64,6 +65,24 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
     return _read(path, filename, map_location)
 
 
+def check_sums(source: Union[Path, bytes], name: str) -> None:
+    """Compare every byte of a checkpoint with the checksums in it.
+
+    torch.load does not: a flipped bit would go unnoticed.
+    """
+    source = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        if not zipfile.is_zipfile(source):  # of torch < 1.6, or safetensors: they have none
+            return
+        with zipfile.ZipFile(source) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # a damaged directory of the archive
+        raise CheckpointError(f'checkpoint {name} cannot be read ({error})') from error
+    if damaged is not None:
+        raise CheckpointError(f'checkpoint {name} is damaged: its checksums do not fit its '
+                              f'content ({damaged}). Get it again')
+
+
 def load_from_ceph(filename: str, map_location: Any = None) -> Any:
     """Read a checkpoint from the object storage that mmengine is set up for.
 
@@ -113,6 +132,8 @@ def load_url(url: str, model_dir: Optional[str] = None, map_location: Any = None
 def _read(source: Union[Path, bytes], name: str, map_location: Any) -> Any:
     """Turn a file, or its content, into a checkpoint."""
     _check_digest(source, name)
+    if map_location != 'meta':  # without values there is nothing to compare
+        check_sums(source, name)
     with _naming(name):
         if _is_safetensors(source):
             return _parse_safetensors(source, map_location)
@@ -134,6 +155,11 @@ def _check_digest(source: Union[Path, bytes], name: str) -> None:
             f'checkpoint {name} is damaged or was changed: its sha256 begins with {found[:8]}, '
             f'its name says {digits[1]}. Get it again; if you know that it is right, as a file '
             f'of mmengine\'s published_keys may be, give it a name without -{digits[1]}')
+
+
+def parse_bytes(content: bytes, name: str, map_location: Any = None) -> Any:
+    """Read a checkpoint that is in memory; ``name`` is for the messages."""
+    return _read(content, name, map_location)
 
 
 @contextlib.contextmanager

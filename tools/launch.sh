@@ -19,14 +19,25 @@ launch() {
     case $gpus in
         '' | *[!0-9]* | 0) echo "the number of GPUs must be 1 or more, not '$gpus'" >&2; exit 2 ;;
     esac
+    local restarts=${MAX_RESTARTS:-0} address=${MASTER_ADDR:-127.0.0.1} port=${PORT:-29500}
+    case $restarts in
+        *[!0-9]*) echo "MAX_RESTARTS must be a number, not '$restarts'" >&2; exit 2 ;;
+    esac
+    local meeting=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
+    if [ "$restarts" -gt 0 ]; then
+        # Every attempt needs a meeting place of its own: where torchrun (2.13) shares one, as
+        # with a fixed master, an attempt finds the addresses of the one before, and hangs.
+        export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+        meeting=(--rdzv-backend=c10d --rdzv-id="mmrla-$port" --rdzv-endpoint="$address:$port"
+                 --max-restarts="$restarts")
+        [ "${NNODES:-1}" != 1 ] || meeting+=(--local-addr=127.0.0.1)
+    fi
     local python
     python=$(python_of_project)
     PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
         exec "$python" -m torch.distributed.run \
         --nnodes="${NNODES:-1}" \
-        --node-rank="${NODE_RANK:-0}" \
-        --master-addr="${MASTER_ADDR:-127.0.0.1}" \
-        --master-port="${PORT:-29500}" \
+        "${meeting[@]}" \
         --nproc-per-node="$gpus" \
         "$tools/$script" "$@" --launcher pytorch
 }

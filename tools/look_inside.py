@@ -26,7 +26,8 @@ from mmengine.config import Config  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from mmrla.analysis import Step, hidden_state_unread, run_along_depth  # noqa: E402
-from mmrla.cli import read_backbone, silence, write_whole  # noqa: E402
+from mmrla.cli import read_backbone, silence  # noqa: E402
+from mmrla.safe_save import write_file  # noqa: E402
 
 MAX_COLUMNS = 16
 
@@ -119,7 +120,7 @@ def draw(image: np.ndarray, plain: List[Step], steps: List[Step], without: str,
                [step.hidden for step in steps]), axes, blocks,
               (without, 'with RLA', 'hidden state'))
     draw_shares(figure.add_subplot(grid[3, 1:]), steps, blocks)
-    write_whole(path, lambda target: figure.savefig(
+    write_file(path, lambda target: figure.savefig(
         target, dpi=90, format='png', pil_kwargs=dict(optimize=True)))
     plt.close(figure)
 

@@ -14,9 +14,10 @@ from typing import Any, Dict, Iterator, List
 import yaml
 from paper_tables import REPO, Rows, as_markdown, compare_all, summary
 
-from mmrla.cli import silence, write_whole
+from mmrla.cli import silence
 from mmrla.comparison import METRICS
 from mmrla.paper import TABLES
+from mmrla.safe_save import write_file
 
 GENERATED = 'Written by tools/make_model_zoo.py; do not edit.'
 PAPER = dict(
@@ -130,7 +131,7 @@ def main() -> None:
              if not path.is_file() or path.read_text() != text]
     for path, text in stale:
         if not args.check:
-            write_whole(path, lambda target, text=text: target.write_text(text))
+            write_file(path, lambda file, text=text: file.write(text.encode()))
         print(f'{path.relative_to(REPO)} {"is out of date" if args.check else "written"}')
     sys.exit(bool(args.check and stale))
 

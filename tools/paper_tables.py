@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from mmrla.cli import silence, write_whole
+from mmrla.cli import silence
 from mmrla.comparison import Figure, compare
 from mmrla.complexity import GIGA, MEGA
 from mmrla.paper import TABLES, Table
+from mmrla.safe_save import write_file
 
 REPO = Path(__file__).resolve().parent.parent
 Rows = List[Dict[str, Any]]
@@ -154,7 +155,7 @@ def main() -> None:
     compared = compare_all(args.tables, args.work_dir)
     text = render(compared, args.format)
     if args.output:
-        write_whole(args.output, lambda path: path.write_text(text))
+        write_file(args.output, lambda file: file.write(text.encode()))
     else:
         print(text, end='')
     unexplained = [figure for rows in compared.values() for *_, figure in differing(rows)

@@ -19,8 +19,9 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 
 from mmrla.analysis import ExponentialFit, fit_exponential, shared_weight_norms  # noqa: E402
-from mmrla.cli import read_backbone, silence, write_whole  # noqa: E402
+from mmrla.cli import read_backbone, silence  # noqa: E402
 from mmrla.paper import FIGURE_2_R_SQUARED  # noqa: E402
+from mmrla.safe_save import write_file  # noqa: E402
 
 COLOURS = ('tab:blue', 'tab:orange', 'tab:green')
 
@@ -40,7 +41,7 @@ def draw(norms: List[np.ndarray], fits: List[ExponentialFit], sharing: str, path
     axes.set_xticks(range(1, len(norms[0]) + 1))
     axes.legend(frameon=False)
     axes.spines[['top', 'right']].set_visible(False)
-    write_whole(path, lambda target: figure.savefig(target, dpi=110, format='png'))
+    write_file(path, lambda target: figure.savefig(target, dpi=110, format='png'))
     plt.close(figure)
 
 

@@ -3,6 +3,7 @@
 The arguments are those of mmdet's tools/train.py, and --pretrained.
 """
 import argparse
+import os
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -23,7 +24,8 @@ def parse_args() -> argparse.Namespace:
         help='scale the learning rate by the batch; mmrla\'s own configs always do')
     parser.add_argument(
         '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-        help='go on from a checkpoint; without a path, from the last one in the work dir')
+        help='go on from a checkpoint; without a path, from the newest one in the work dir that '
+        'can be read')
     return parser.parse_args()
 
 
@@ -41,9 +43,16 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             raise SystemExit(
                 f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {args.config}')
         cfg.auto_scale_lr.enable = True
-    if args.resume:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+    if args.resume not in (None, 'auto'):
+        cfg.resume = 'restart' if is_restarted() else True
+        cfg.load_from = args.resume
+    elif args.resume or is_restarted():
+        cfg.resume = 'auto'
+
+
+def is_restarted() -> bool:
+    """Whether torchrun started this anew after a failure (MAX_RESTARTS)."""
+    return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) > 0
 
 
 def main() -> None:

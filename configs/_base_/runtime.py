@@ -2,3 +2,6 @@
 _base_ = 'mmdet::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
+# Nothing lost, and nothing bad saved: see docs/reliability.md.
+default_hooks = dict(
+    checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

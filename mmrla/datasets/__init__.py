@@ -1,6 +1,6 @@
 """Data sets; importing this package registers them in MMEngine's registries."""
-from .folders import CheckLabelsHook, ClassFolders, LoadNamedImage
+from .folders import CheckLabelsHook, ClassFolders, LoadNamedImage, SkippedImagesHook
 from .shapes import CLASSES, make_class_folders, make_shapes
 
-__all__ = ['CLASSES', 'CheckLabelsHook', 'ClassFolders', 'LoadNamedImage', 'make_class_folders',
-           'make_shapes']
+__all__ = ['CLASSES', 'CheckLabelsHook', 'ClassFolders', 'LoadNamedImage', 'SkippedImagesHook',
+           'make_class_folders', 'make_shapes']

@@ -1,11 +1,16 @@
 """Classification data in class folders, checked when it is read."""
+import logging
+import multiprocessing
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from mmcv.transforms import LoadImageFromFile
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.registry import DATASETS, HOOKS, TRANSFORMS
+
+from ..data_errors import DataError, reason
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.tif', '.tiff')
 
@@ -60,17 +65,48 @@ class ClassFolders(BaseDataset):
         return data
 
 
+# How many images were skipped, by all the loaders' workers together.
+_SKIPPED = multiprocessing.Value('l', 0)
+
+
 @TRANSFORMS.register_module()
 class LoadNamedImage(LoadImageFromFile):
-    """mmcv's ``LoadImageFromFile``, whose every error names the file."""
+    """mmcv's ``LoadImageFromFile``, whose every error names the file.
 
-    def transform(self, results: dict) -> dict:
+    Args:
+        *args: As for mmcv's ``LoadImageFromFile``.
+        skip_damaged: Leave an image out that cannot be read, and count it
+            (:class:`SkippedImagesHook`); another one takes its place. By
+            default it stops the run.
+        **kwargs: As for mmcv's ``LoadImageFromFile``.
+    """
+
+    def __init__(self, *args, skip_damaged: bool = False, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.skip_damaged = skip_damaged
+
+    def transform(self, results: dict) -> Optional[dict]:
         """Load ``results['img_path']`` into ``results['img']``, (H, W, 3)."""
         try:
             return super().transform(results)
         except Exception as error:  # decoders raise nearly anything
-            raise ValueError(f'image {results["img_path"]} cannot be read: '
-                             f'{str(error).splitlines()[0] if str(error) else error!r}') from error
+            message = f'image {results["img_path"]} cannot be read: {reason(error)}'
+            if not self.skip_damaged:
+                raise DataError(message) from error
+        with _SKIPPED.get_lock():
+            _SKIPPED.value += 1
+        print_log(f'skipped: {message}', 'current', logging.WARNING)
+        return None
+
+
+@HOOKS.register_module()
+class SkippedImagesHook(Hook):
+    """Say after every epoch how often ``LoadNamedImage`` skipped an image."""
+
+    def after_train_epoch(self, runner) -> None:
+        """Log the count, if there is any."""
+        if _SKIPPED.value:
+            runner.logger.warning(f'{_SKIPPED.value} damaged images were skipped so far')
 
 
 @HOOKS.register_module()

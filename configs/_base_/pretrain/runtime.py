@@ -3,3 +3,6 @@ _base_ = 'mmpretrain::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
 custom_hooks = [dict(type='CheckLabelsHook')]
+# Nothing lost, and nothing bad saved: see docs/reliability.md.
+default_hooks = dict(
+    checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))
