@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .models.densenet import SharedConv1
-from .models.rla import BlockFeatures, RLAStage, State
+from .models.rla import BlockFeatures, RLAStage, State, last_convolution
 
 
 def shared_weight_norms(model: nn.Module) -> List[np.ndarray]:
@@ -82,7 +82,7 @@ def reading_shares(stage: RLAStage, t: int, block: nn.Module) -> Dict[str, float
     """How much of a block's first convolution reads h; see :class:`Step`."""
     if not stage.config.exchange:
         return {}
-    reader = [m for m in stage.readers[t].modules() if isinstance(m, nn.Conv2d)][-1]
+    reader = last_convolution(stage.readers[t])
     # conv(Concat(x, h)) is split: the part of x has the outputs of the part of h.
     main = next(m for m in block.modules() if isinstance(m, nn.Conv2d) and m.groups == 1
                 and (m.out_channels, m.kernel_size) == (reader.out_channels, reader.kernel_size))

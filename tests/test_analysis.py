@@ -90,8 +90,8 @@ def test_what_is_recorded_is_what_the_network_computes(randomise):
     *outs, h = net(image)
     steps = run_along_depth(net, image)
     for stage, out in enumerate(outs):
-        assert torch.equal(steps[2 * stage + 1].out, out)
-    assert torch.equal(steps[-1].hidden, h)
+        torch.testing.assert_close(steps[2 * stage + 1].out, out)
+    torch.testing.assert_close(steps[-1].hidden, h)
     for block, step in enumerate(steps):
         stage, t = divmod(block, 2)
         w_h = net.rla[stage].readers[t].weight.abs().sum()

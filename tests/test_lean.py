@@ -167,12 +167,17 @@ def test_statistics_move_once_a_step(randomise):
     assert counts == {1}
 
 
-def test_a_hook_on_a_norm_is_called(randomise):
-    net, called = randomise(RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train(), []
-    for norm in (net.layer1[0].bn3, net.rla[0].norms[0]):
-        norm.register_forward_hook(lambda *_: called.append(1))
-    net(torch.randn(2, 3, 64, 64))
-    assert len(called) == 2
+@pytest.mark.parametrize('training', [False, True])
+def test_a_hook_on_any_layer_is_called_and_heeded(training, randomise):
+    net = randomise(RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train(training)
+    image = torch.randn(2, 3, 64, 64)
+    for layer in (net.layer1[0].conv3, net.layer1[0].bn3, net.rla[0].norms[0],
+                  net.rla[0].compress, net.rla[0].recurrent, net.rla[0].readers[1]):
+        with torch.set_grad_enabled(training):
+            before = net(image)[0]
+            handle = layer.register_forward_hook(lambda module, inputs, out: 2 * out)
+            assert not torch.allclose(net(image)[0], before), f'{layer} was not heeded'
+            handle.remove()
 
 
 def test_synchronised_norms_of_one_process_agree_with_plain_ones(randomise):

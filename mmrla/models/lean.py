@@ -13,7 +13,7 @@ else needs what is there.
 
 Each function here chooses the cheap form by itself where it is exact, and the
 plain one, which reads like the equation, elsewhere: other norms, a batch norm that
-synchronises, hooks on a norm, a graph that torch.compile or torch.export traces
+synchronises, hooks on a layer, a graph that torch.compile or torch.export traces
 (they choose what to keep by themselves). :func:`plain_path` has the plain form
 everywhere; the tests compare the two.
 """
@@ -53,11 +53,16 @@ def _is_eager(x: Tensor) -> bool:
             and x.device.type in ('cpu', 'cuda'))
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether somebody watches or changes what a module does when it is called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _has_cheap_form(norm: nn.Module, z: Tensor) -> bool:
     """Whether ``norm(z)`` is ``a z + b``, with a and b that can be known."""
     if not _is_eager(z) or not isinstance(norm, _BatchNorm) or norm.weight is None:
         return False
-    if norm.running_mean is None or norm._forward_hooks or norm._forward_pre_hooks:
+    if norm.running_mean is None or _has_hooks(norm):
         return False
     synchronises = isinstance(norm, nn.SyncBatchNorm) and torch.distributed.is_initialized()
     return not norm.training or not synchronises and norm.momentum is not None
@@ -202,7 +207,7 @@ def conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor) -> Feature:
     z = conv(r)
     if isinstance(norm, FoldedNorm):
         return NormedConv(z, r, None, conv)
-    if not _has_cheap_form(norm, z):
+    if _has_hooks(conv) or not _has_cheap_form(norm, z):
         return norm(z)
     if _infers(norm, z):
         scale, offset = _affine(norm, *_running(norm))
@@ -228,7 +233,7 @@ def convolve(conv: nn.Conv2d, feature: Feature) -> Tensor:
         return conv(feature)
     if isinstance(conv, NarrowConv2d):
         return conv(feature.r)
-    if type(conv) is not nn.Conv2d:
+    if type(conv) is not nn.Conv2d or _has_hooks(conv):
         z = feature.conv(feature.r) if feature.z is None else feature.z
         return conv(z * _per_channel(feature.scale, z) + _per_channel(feature.offset, z))
     source = feature.z
@@ -268,7 +273,7 @@ def _is_product(conv: nn.Module, x: Tensor) -> bool:
     """
     return (_is_eager(x) and x.device.type == 'cpu' and not torch.is_autocast_enabled('cpu')
             and type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
-            and conv.groups == 1 and conv.bias is None)
+            and conv.groups == 1 and conv.bias is None and not _has_hooks(conv))
 
 
 def _add_product(out: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -345,7 +350,7 @@ def _recomputes(conv: nn.Module, norm: nn.Module, s: Tensor) -> bool:
     """Whether :class:`ConvTanhNorm` can do what the two modules do."""
     return (torch.is_grad_enabled() and type(conv) is nn.Conv2d and conv.bias is None
             and not isinstance(conv.padding, str) and conv.padding_mode == 'zeros'
-            and _has_cheap_form(norm, s))
+            and not _has_hooks(conv) and _has_cheap_form(norm, s))
 
 
 def conv_tanh_norm(conv: nn.Module, norm: nn.Module, s: Tensor, owned: bool = False) -> Tensor:
