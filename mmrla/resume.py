@@ -49,6 +49,8 @@ def load_or_resume(original: Callable, runner: Runner) -> None:
     mode = runner._resume
     search = mode in ('auto', 'restart') or (mode and runner._load_from is None)
     if runner._has_loaded or not search:
+        if runner._resume:
+            check_resumable(runner._load_from)
         return original(runner)
     found = [find_newest(runner.work_dir, runner.logger.info) if is_main_process() else None]
     broadcast_object_list(found)  # every process goes on from the same file
@@ -56,6 +58,19 @@ def load_or_resume(original: Callable, runner: Runner) -> None:
         mode == 'restart' and runner._load_from is not None)
     runner._load_from = found[0] or runner._load_from
     original(runner)
+
+
+def check_resumable(name: str) -> None:
+    """Stop on weights alone, before a model has taken them.
+
+    Args:
+        name: Of a checkpoint that a user asks to go on from.
+    """
+    if '://' in name:
+        return
+    if _describe(Path(name), load_from_local(name, map_location='meta')) is None:
+        raise CheckpointError(f'checkpoint {name} holds weights alone, nothing to go on from; '
+                              'start a run from it with load_from, or --pretrained')
 
 
 def find_newest(work_dir: str, say: Callable[[str], None]) -> Optional[str]:

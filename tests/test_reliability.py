@@ -227,6 +227,14 @@ def test_an_empty_work_dir_starts_from_the_beginning_and_says_so(tmp_path):
     assert said == f'no checkpoint to resume from in {tmp_path}: starts from the beginning'
 
 
+def test_weights_alone_are_nothing_to_go_on_from(finished, tmp_path):
+    path = str(tmp_path / 'weights.pth')
+    torch.save(torch.load(finished / 'epoch_2.pth')['state_dict'], path)
+    with pytest.raises(CheckpointError, match='weights.pth holds weights alone'):
+        resume.check_resumable(path)
+    resume.check_resumable(str(finished / 'epoch_2.pth'))
+
+
 def test_a_moved_work_dir_resumes_from_its_own_files(finished, tmp_path):
     work_dir = copy(finished, tmp_path / 'moved')
     assert str(finished) in (work_dir / 'last_checkpoint').read_text()
