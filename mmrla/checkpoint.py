@@ -170,8 +170,8 @@ class Weights(NamedTuple):
 
     @property
     def renamed(self) -> List[str]:
-        """list[str]: The backbone's entries that a rule gave their names."""
-        return [name for name, theirs in self.names.items()
+        """list[str]: The backbone's entries, as it calls them, that a rule named."""
+        return [name.removeprefix(BACKBONE) for name, theirs in self.names.items()
                 if name.startswith(BACKBONE)
                 and name.removeprefix(BACKBONE) != theirs.removeprefix(BACKBONE)]
 

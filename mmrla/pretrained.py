@@ -265,8 +265,7 @@ def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
     given = {name: value for name, value in weights.entries.items()
              if not name.startswith(BACKBONE)}
     adapted = {f'from the names of {weights.layout.title}': [
-        prefix + name for name in map(lambda name: name.removeprefix(BACKBONE), weights.renamed)
-        if name in part.own]}
+        prefix + name for name in weights.renamed if name in part.own]}
     if part.is_warm_start:
         adapted[WIDENED] = _widen_classifier(own, given, backbone.rla_config.channels)
         adapted[WARM_START] = [prefix + name for name in part.zeros]
