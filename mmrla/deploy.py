@@ -14,7 +14,7 @@ Whatever does not fit stays as it is: other norms than batch norm, convolutions 
 weights of their own making (deformable, standardised), attention behind the last
 norm, the variants that read x' or the shortcut.
 """
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmcv.cnn import ConvModule
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .models.base import RLABackbone
-from .models.lean import FoldedNorm, NarrowConv2d
-from .models.rla import RLAStage, last_convolution
+from .models.resnet import Bottleneck
+from .models.rla import RLAStage, State, last_convolution
 
 
 @torch.no_grad()
@@ -55,7 +55,8 @@ def fuse(model: nn.Module) -> nn.Module:
                              for _, norm, _ in _joints(backbone)})
     for backbone in _rla_backbones(model):
         for stage, blocks in backbone.hidden_stages():
-            _compose(stage, blocks)
+            if _composes(stage, blocks):
+                _compose(stage, blocks)
     return model
 
 
@@ -122,37 +123,47 @@ def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def _compose(stage: RLAStage, blocks: nn.Sequential) -> None:
-    """Let the hidden path read the input of each block's last convolution."""
-    if not stage.config.exchange or stage.variant.source != 'residual' or not stage.norms:
-        return
-    updating = list(blocks)[:len(stage.norms)]
-    tails = [block.tail() if hasattr(block, 'tail') else None for block in updating]
-    shared = not isinstance(stage.compress, ModuleList)
-    compress = [stage.compress] * len(tails) if shared else list(stage.compress)
-    if not all(map(_composes, tails)) or not all(map(_is_plain, compress)):
-        return
-    stage.compress = ModuleList([
-        _composed(conv, last) for conv, (last, _) in zip(compress, tails, strict=True)])
-    for block, (_, norm) in zip(updating, tails, strict=True):
-        _replace(block, norm, FoldedNorm())
+class FusedStage(RLAStage):
+    """The hidden path along bottlenecks without norms, with W C in the place of W."""
+
+    def step(self, t: int, block: Bottleneck, x: Tensor, state: State) -> Tuple[Tensor, State]:
+        """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
+        r = block.conv1(x).add_(self.readers[t](state[0])).relu_()
+        r = block.conv2(r).relu_()
+        shortcut = x if block.downsample is None else block.downsample(x)
+        x = block.conv3(r).add_(shortcut).relu_()
+        return x, self.update(t, state, self.compress[t](r)) if t < len(self.norms) else state
 
 
-def _composes(tail: Optional[Tuple[nn.Module, nn.Module]]) -> bool:
-    """Whether the last norm is folded into a 1x1 convolution that widens."""
-    if tail is None:
+def _composes(stage: RLAStage, blocks: Sequence[nn.Module]) -> bool:
+    """Whether a stage can become a :class:`FusedStage`."""
+    if type(stage) is not RLAStage or not stage.config.exchange or not stage.norms:
         return False
-    conv, norm = tail
-    return (type(norm) is nn.Identity and _is_plain(conv) and conv.bias is not None
-            and conv.kernel_size == conv.stride == (1, 1) and conv.groups == 1
-            and conv.in_channels < conv.out_channels)
+    compress = stage.compress if isinstance(stage.compress, ModuleList) else [stage.compress]
+    return (stage.variant.source == 'residual' and all(map(_is_folded, blocks))
+            and all(map(_is_plain, [*compress, *stage.readers])))
 
 
-def _composed(compress: nn.Conv2d, last: nn.Conv2d) -> NarrowConv2d:
+def _is_folded(block: nn.Module) -> bool:
+    """Whether a block is three convolutions, their norms folded, and nothing else."""
+    return (type(block) is Bottleneck and block.tail() is not None
+            and not any(block.plugin_names.values()) and _is_plain(block.conv3)
+            and all(type(norm) is nn.Identity for norm in (block.norm1, block.norm2, block.norm3)))
+
+
+def _compose(stage: RLAStage, blocks: Sequence[Bottleneck]) -> None:
+    """Let the hidden path read the input of each block's last convolution."""
+    stage.compress = ModuleList([
+        _composed(stage.of_block(stage.compress, t), block.conv3)
+        for t, block in enumerate(list(blocks)[:len(stage.norms)])])
+    stage.__class__ = FusedStage
+
+
+def _composed(compress: nn.Conv2d, last: nn.Conv2d) -> nn.Conv2d:
     """``W (C r + b) = (W C) r + W b``."""
     outer, inner = compress.weight.flatten(1), last.weight.flatten(1)
-    conv = NarrowConv2d(last.in_channels, compress.out_channels, 1,
-                        device=outer.device, dtype=outer.dtype)
+    conv = nn.Conv2d(last.in_channels, compress.out_channels, 1,
+                     device=outer.device, dtype=outer.dtype)
     conv.weight.copy_((outer @ inner)[..., None, None])
     conv.bias.copy_(outer @ last.bias)
     return conv.eval().requires_grad_(outer.requires_grad)

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import nn
 
-from mmrla.deploy import fuse
+from mmrla.deploy import FusedStage, fuse
 from mmrla.models import (
     VARIANTS,
     RLACifarResNet,
@@ -20,7 +20,6 @@ from mmrla.models import (
     RLAResNeXt,
     RLAXception,
 )
-from mmrla.models.lean import NarrowConv2d
 
 REPO = Path(__file__).parent.parent
 SMALL = dict(base_channels=8, rla=dict(channels=4))
@@ -81,7 +80,7 @@ def test_a_fused_network_gives_the_same_outputs(case, randomise):
 def test_what_folds_is_folded():
     net = fuse(RLAResNet(50, **SMALL))
     assert norms(net) == norms(net.rla) == 15  # those of h stand before a tanh
-    assert all(isinstance(conv, NarrowConv2d) for stage in net.rla for conv in stage.compress)
+    assert all(isinstance(stage, FusedStage) for stage in net.rla)
     assert net.rla[0].compress[0].weight.shape == (4, 8, 1, 1)
 
 

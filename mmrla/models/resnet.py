@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from .attention import attentions_of_stage, build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
-from .lean import Feature, NormedConv, Term, conv_norm, join, normalise
+from .lean import Feature, Term, conv_norm, last_conv_norm, sequence
+from .pooling import max_pool, pooling_layout
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -77,11 +78,16 @@ class ResidualBlock(BaseModule):
         y = self.residual(x, hidden_term)
         if self.attention is not None:
             y = self.attention(y)
-        shortcut = x if self.downsample is None else self.downsample(x)
-        if isinstance(y, NormedConv):
-            return BlockFeatures(y, shortcut, self.relu(y.add_(shortcut)))
-        # Not in place: y itself goes into the hidden path (variant v1).
-        return BlockFeatures(y, shortcut, self.relu(y + shortcut))
+        shortcut = self.shortcut(x, hidden_term)
+        # A tensor not in place: y itself goes into the hidden path (variant v1).
+        out = y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
+        return BlockFeatures(y, shortcut, self.relu(out))
+
+    def shortcut(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
+        """What the residual branch is added to."""
+        if self.downsample is None:
+            return x
+        return self.downsample(x) if hidden_term is None else sequence(self.downsample, x)
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
         """The convolution whose output ``hidden_term`` joins, and its norm."""
@@ -95,18 +101,15 @@ class ResidualBlock(BaseModule):
 
     def first(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
-        out = self.conv1(x)
-        if hidden_term is not None:
-            out = normalise(self.norm1, join(out, hidden_term))
-        else:
-            out = self.norm1(out)
-        return self.relu(out)
+        if hidden_term is None:
+            return self.relu(self.norm1(self.conv1(x)))
+        return self.relu(conv_norm(self.conv1, self.norm1, x, hidden_term))
 
     def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
              hidden_term: Optional[Term]) -> Feature:
         """The convolution and norm that end the branch, but for plugins."""
         if hidden_term is not None and self.tail():
-            return conv_norm(conv, norm, out)
+            return last_conv_norm(conv, norm, out)
         return norm(conv(out))
 
 
@@ -240,8 +243,10 @@ class Bottleneck(ResidualBlock):
     def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
         out = self.run_plugins('after_conv1', self.first(x, hidden_term))
-        out = self.conv2(out)
-        out = self.relu(self.norm2(out) if hidden_term is None else normalise(self.norm2, out))
+        if hidden_term is None:
+            out = self.relu(self.norm2(self.conv2(out)))
+        else:
+            out = self.relu(conv_norm(self.conv2, self.norm2, out))
         out = self.run_plugins('after_conv2', out)
         return self.run_plugins(
             'after_conv3', self.last(self.conv3, self.norm3, out, hidden_term))
@@ -509,11 +514,17 @@ class RLAResNet(DetectionBackbone):
 
     def forward_stem(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""
+        if self.rla is None:
+            x = self.stem(x) if self.deep_stem else self.relu(self.norm1(self.conv1(x)))
+            return self.maxpool(x)
+        is_contiguous = x.is_contiguous()
+        if not self.training:
+            x = pooling_layout(x)
         if self.deep_stem:
-            x = self.stem(x)
-        else:
-            x = self.relu(self.norm1(self.conv1(x)))
-        return self.maxpool(x)
+            x = max_pool(self.maxpool, sequence(self.stem, x))
+        else:  # ReLU commutes with max pooling, and has less to do behind it
+            x = self.relu(max_pool(self.maxpool, conv_norm(self.conv1, self.norm1, x)))
+        return x.contiguous() if is_contiguous else x
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.

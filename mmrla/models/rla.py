@@ -25,7 +25,7 @@ from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
 from .checks import check_choice, check_keys, check_positive_int
-from .lean import Feature, conv_tanh_norm, convolve, read
+from .lean import Feature, convolve, read
 
 
 class BlockFeatures(NamedTuple):
@@ -274,7 +274,9 @@ class RLAStage(BaseModule):
         """One module for all blocks, or a list with one for each."""
         return build() if self.config.shared else ModuleList([build() for _ in range(count)])
 
-    def _of_block(self, module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
+    @staticmethod
+    def of_block(module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
+        """Block ``t``'s of what the blocks share, or of a list with one for each."""
         return module[t] if isinstance(module, ModuleList) else module
 
     def initial_state(self, x: Tensor) -> State:
@@ -299,45 +301,45 @@ class RLAStage(BaseModule):
         return F.avg_pool2d(
             h, self.stride, self.stride, ceil_mode=True, count_include_pad=False)
 
-    def unit(self, t: int, h: Tensor, owned: bool = False) -> Tensor:
+    def unit(self, t: int, h: Tensor) -> Tensor:
         """``g2`` of block ``t``: norm, tanh and the recurrent convolution.
 
         Args:
             t: The block's position in the stage, from 0.
             h: Shape (N, k, H, W).
-            owned: Whether ``h`` may be changed.
         """
-        convolution, norm = self._of_block(self.recurrent, t), self.norms[t]
+        convolution, norm = self.of_block(self.recurrent, t), self.norms[t]
         if self.config.pre_act:
-            return conv_tanh_norm(convolution, norm, h, owned)
-        return norm(convolution(h)).tanh()
+            return convolution(norm(h).tanh_())
+        return norm(convolution(h)).tanh_()
 
-    def update(self, t: int, state: State, features: BlockFeatures) -> State:
+    def update(self, t: int, state: State, new: Tensor) -> State:
         """h^t from h^{t-1} and what block ``t`` computed.
 
         Args:
             t: The block's position in the stage, from 0.
             state: Each of shape (N, k, H, W).
-            features: Of block ``t``, shapes (N, C, H', W').
+            new: ``g1`` of block ``t``'s feature, of shape (N, k, H', W'), which
+                nobody else needs.
 
         Returns:
             tuple[Tensor]: Each of shape (N, k, H', W').
         """
         if t == 0:
             state = tuple(self.pool(part) for part in state)
-        new = convolve(self._of_block(self.compress, t), getattr(features, self.variant.source))
         if self.config.cell != 'conv':
-            return self._of_block(self.recurrent, t)(self.norms[t](new).tanh(), state)
+            return self.of_block(self.recurrent, t)(self.norms[t](new).tanh(), state)
         h, = state
         if self.variant.recurrent:
-            return (self.unit(t, new.add_(h), owned=True),)
+            return (self.unit(t, new.add_(h)),)
         return (new.add_(self.unit(t, h)),)
 
     def step(self, t: int, block: nn.Module, x: Tensor, state: State) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
         features = block(x, read(self.readers[t], state[0]) if self.config.exchange else None)
         if t < len(self.norms):
-            state = self.update(t, state, features)
+            feature = getattr(features, self.variant.source)
+            state = self.update(t, state, convolve(self.of_block(self.compress, t), feature))
         return features.out, state
 
     def forward(self, blocks: Iterable[nn.Module], x: Tensor, state: Optional[State],
