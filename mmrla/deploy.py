@@ -146,7 +146,7 @@ def _composes(stage: RLAStage, blocks: Sequence[nn.Module]) -> bool:
 
 def _is_folded(block: nn.Module) -> bool:
     """Whether a block is three convolutions, their norms folded, and nothing else."""
-    return (type(block) is Bottleneck and block.tail() is not None
+    return (type(block) is Bottleneck and block.ends_in_norm()
             and not any(block.plugin_names.values()) and _is_plain(block.conv3)
             and all(type(norm) is nn.Identity for norm in (block.norm1, block.norm2, block.norm3)))
 

@@ -85,7 +85,8 @@ class Subject:
         self.is_backbone = args.backbone
         if args.backbone:
             cfg.model = dict(cfg.model.backbone, init_cfg=None)
-        self.model = MODELS.build(cfg.model).to(self.device)
+        self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        self.model = MODELS.build(cfg.model).to(self.device, memory_format=self.layout)
         self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
         self.fused = None
 
@@ -93,7 +94,7 @@ class Subject:
     def images(self) -> Tensor:
         """Shape (N, 3, H, W)."""
         images = torch.stack(self.batch['inputs']).to(self.device, torch.float32)
-        return (images - 116) / 58
+        return ((images - 116) / 58).contiguous(memory_format=self.layout)
 
     def train(self) -> None:
         """A training step; of a backbone alone, without the optimizer's part."""
@@ -218,9 +219,18 @@ def seconds(function: Callable[[], None]) -> float:
 
 
 def interleaved(functions: List[Callable[[], None]], rounds: int, warm_up: int) -> np.ndarray:
-    """Seconds of each function in each round, of shape (rounds, functions)."""
-    times = [[seconds(function) for function in functions] for _ in range(warm_up + rounds)]
-    return np.array(times[warm_up:])
+    """Seconds of each function in each round, of shape (rounds, functions).
+
+    A round is in the reverse order of the one before, so that none always runs
+    behind another.
+    """
+    times = np.zeros((warm_up + rounds, len(functions)))
+    places = list(range(len(functions)))
+    for row in times:
+        for place in places:
+            row[place] = seconds(functions[place])
+        places.reverse()
+    return times[warm_up:]
 
 
 def quartiles(values: np.ndarray) -> List[float]:
@@ -281,6 +291,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--rounds', type=int, default=9)
     parser.add_argument('--warm-up', type=int, default=2)
     parser.add_argument('--fuse', action='store_true', help='short for --modes fused')
+    parser.add_argument('--channels-last', action='store_true',
+                        help='with --backbone: weights and images in channels_last')
     parser.add_argument('--return-memory', action='store_true',
                         help='on a CPU, let the allocator return freed memory to the system')
     parser.add_argument('--json', type=Path, help='where to write all figures')
@@ -288,6 +300,8 @@ def parse_args() -> argparse.Namespace:
                         metavar='KEY=VALUE', help='settings that override every config\'s')
     args = parser.parse_args()
     args.modes = ('fused',) if args.fuse else tuple(args.modes)
+    if args.channels_last and not args.backbone:
+        parser.error('--channels-last needs --backbone: the heads choose their own layout')
     if args.rounds < 1 or args.warm_up < 0 or args.batch < 1 or min(args.size) < 32:
         parser.error(f'--rounds {args.rounds}, --warm-up {args.warm_up}, --batch {args.batch}, '
                      f'--size {args.size}: at least 1, 0, 1 and 32')
@@ -305,7 +319,8 @@ def main() -> None:
     print(table(rows))
     if args.json:
         settings = dict(batch=args.batch, size=args.size, rounds=args.rounds,
-                        backbone=args.backbone, return_memory=args.return_memory,
+                        backbone=args.backbone, channels_last=args.channels_last,
+                        return_memory=args.return_memory,
                         threads=torch.get_num_threads(), device=get_device(),
                         torch=torch.__version__)
         write_json(args.json, dict(settings=settings, models=rows))

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 def per_channel(values: Tensor, like: Tensor) -> Tensor:
     """(C,) to (C, 1, 1), of another tensor's dtype."""
-    return values[:, None, None].to(like.dtype)
+    return values.view(-1, 1, 1).to(like.dtype)
 
 
 class _Normed(NamedTuple):

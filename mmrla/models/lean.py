@@ -21,7 +21,7 @@ everywhere; the tests compare the two.
 """
 import contextlib
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Optional, Tuple, Union
+from typing import ContextManager, Iterator, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -114,7 +114,7 @@ class Reading(NamedTuple):
         """
         weight = self.reader.weight
         if scale is not None:
-            weight = weight * scale[:, None, None, None]
+            weight = weight * scale.view(-1, 1, 1, 1)
         return out.add_(self.reader._conv_forward(self.h, weight, None))
 
 
@@ -158,7 +158,7 @@ def _fold(conv: nn.Conv2d, norm: _BatchNorm) -> _Folded:
     scale, offset = _affine(norm, *_running(norm))
     if conv.bias is not None:
         offset = torch.addcmul(offset, conv.bias, scale)
-    return _Folded(conv.weight * scale[:, None, None, None], offset, scale)
+    return _Folded(conv.weight * scale.view(-1, 1, 1, 1), offset, scale)
 
 
 def conv_norm(conv: nn.Module, norm: nn.Module, x: Tensor, term: Optional[Term] = None) -> Tensor:
@@ -190,6 +190,13 @@ def sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
         else:
             x = layer(x)
     return x
+
+
+def _full_precision(device_type: str) -> ContextManager:
+    """Weights are composed as they are, not in the precision of the images."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -227,14 +234,14 @@ class NormedConv:
 
     def weighted(self, weight: Tensor) -> Tensor:
         """``W y`` for a W of shape (k, C), which meets the small factors first."""
-        with torch.autocast(self.source.device.type, enabled=False):
+        with _full_precision(self.source.device.type):
             bias = weight @ self.offset
             if self.scale is not None:
                 weight = weight * self.scale
             if self.matrix is not None:
                 weight = weight @ self.matrix
         weight, bias = weight.to(self.source.dtype), bias.to(self.source.dtype)
-        return F.conv2d(self.source, weight[..., None, None], bias)
+        return F.conv2d(self.source, weight.view(*weight.shape, 1, 1), bias)
 
 
 Feature = Union[Tensor, NormedConv]

@@ -93,11 +93,9 @@ class ResidualBlock(BaseModule):
         """The convolution whose output ``hidden_term`` joins, and its norm."""
         return self.conv1, self.norm1
 
-    def tail(self) -> Optional[Tuple[nn.Module, nn.Module]]:
-        """The convolution and norm that end the branch, if nothing follows."""
-        if self.attention is not None or self.plugin_names.get('after_conv3'):
-            return None
-        return getattr(self, f'conv{self.last_norm[-1]}'), getattr(self, self.last_norm)
+    def ends_in_norm(self) -> bool:
+        """Whether nothing follows the branch's last norm."""
+        return self.attention is None and not self.plugin_names.get('after_conv3')
 
     def first(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
         """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
@@ -108,7 +106,7 @@ class ResidualBlock(BaseModule):
     def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
              hidden_term: Optional[Term]) -> Feature:
         """The convolution and norm that end the branch, but for plugins."""
-        if hidden_term is not None and self.tail():
+        if hidden_term is not None and self.ends_in_norm():
             return last_conv_norm(conv, norm, out)
         return norm(conv(out))
 
