@@ -156,7 +156,7 @@ def _compose(stage: RLAStage, blocks: Sequence[Bottleneck]) -> None:
     stage.compress = ModuleList([
         _composed(stage.of_block(stage.compress, t), block.conv3)
         for t, block in enumerate(list(blocks)[:len(stage.norms)])])
-    stage.__class__ = FusedStage
+    stage.__class__ = FusedStage  # its parts stay what they are, under their names
 
 
 def _composed(compress: nn.Conv2d, last: nn.Conv2d) -> nn.Conv2d:

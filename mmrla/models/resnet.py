@@ -106,9 +106,9 @@ class ResidualBlock(BaseModule):
     def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
              hidden_term: Optional[Term]) -> Feature:
         """The convolution and norm that end the branch, but for plugins."""
-        if hidden_term is not None and self.ends_in_norm():
-            return last_conv_norm(conv, norm, out)
-        return norm(conv(out))
+        if hidden_term is None:
+            return norm(conv(out))
+        return (last_conv_norm if self.ends_in_norm() else conv_norm)(conv, norm, out)
 
 
 class BasicBlock(ResidualBlock):
