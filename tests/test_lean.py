@@ -247,6 +247,33 @@ def test_a_hook_on_any_layer_is_called_and_heeded(training, norm_eval, randomise
             handle.remove()
 
 
+def test_a_backward_hook_is_called(randomise):
+    net = randomise(RLAResNet(50, base_channels=4, rla=RLA)).train()
+    called = []
+    names = ('conv1', 'layer1.0.conv2', 'layer1.0.bn3', 'rla.0.recurrent', 'rla.0.readers.1')
+    for name in names:
+        net.get_submodule(name).register_full_backward_hook(
+            lambda *_, name=name: called.append(name))
+    sum(out.sum() for out in net(torch.randn(2, 3, 64, 64))).backward()
+    assert set(called) == set(names)
+
+
+@pytest.mark.parametrize('pool', [nn.Identity(), nn.AvgPool2d(2)])
+def test_another_pooling_of_the_stem_is_what_runs(pool, randomise):
+    net = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval()
+    net.maxpool = pool
+    image = torch.randn(2, 3, 32, 32)
+    expected = pool(net.bn1(net.conv1(image)).relu())
+    torch.testing.assert_close(net.forward_stem(image), expected)
+
+
+def test_who_watches_the_pooling_sees_what_mmdet_pools(randomise):
+    net, seen = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval(), []
+    net.maxpool.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+    net(torch.randn(2, 3, 32, 32))
+    assert seen[0].min() == 0, 'the pooling got what had not been through ReLU'
+
+
 def test_a_single_value_of_a_channel_is_refused_as_by_torch():
     net = RLAResNet(18, base_channels=4, norm_eval=False, rla=RLA).train()
     with pytest.raises(ValueError, match='more than 1 value per channel'):

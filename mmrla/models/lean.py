@@ -52,7 +52,8 @@ def is_eager(x: Tensor) -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether somebody watches or changes what a module does when it is called."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks)
 
 
 def _is_plain_conv(conv: nn.Module) -> bool:

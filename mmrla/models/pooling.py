@@ -41,9 +41,21 @@ def pooling_layout(images: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def max_pool(pool: nn.MaxPool2d, x: Tensor) -> Tensor:
+def max_pool(pool: nn.Module, x: Tensor) -> Tensor:
     """``pool(x)``, of shape (N, C, H', W')."""
-    if x.device.type != 'cpu' or not x.is_contiguous() or not is_eager(x) or has_hooks(pool):
+    if not _is_max_pool(pool, x) or x.device.type != 'cpu' or not x.is_contiguous():
         return pool(x)
     return MaxPool.apply(x, pool.kernel_size, pool.stride, pool.padding, pool.dilation,
                          pool.ceil_mode)
+
+
+def relu_max_pool(relu: nn.ReLU, pool: nn.Module, x: Tensor) -> Tensor:
+    """``pool(relu(x))``: the two commute, and ReLU has less to do behind the pooling."""
+    if not _is_max_pool(pool, x) or has_hooks(relu):
+        return pool(relu(x))
+    return relu(max_pool(pool, x))
+
+
+def _is_max_pool(pool: nn.Module, x: Tensor) -> bool:
+    """Whether max pooling is all that a module does, and nobody watches it."""
+    return type(pool) is nn.MaxPool2d and not has_hooks(pool) and is_eager(x)

@@ -17,7 +17,7 @@ from .attention import attentions_of_stage, build_attention, check_attention
 from .base import DetectionBackbone
 from .checks import check_choice, check_extra_channels, check_positive_int, check_sequence
 from .lean import Feature, Term, conv_norm, last_conv_norm, sequence
-from .pooling import max_pool, pooling_layout
+from .pooling import max_pool, pooling_layout, relu_max_pool
 from .rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
@@ -520,8 +520,8 @@ class RLAResNet(DetectionBackbone):
             x = pooling_layout(x)
         if self.deep_stem:
             x = max_pool(self.maxpool, sequence(self.stem, x))
-        else:  # ReLU commutes with max pooling, and has less to do behind it
-            x = self.relu(max_pool(self.maxpool, conv_norm(self.conv1, self.norm1, x)))
+        else:
+            x = relu_max_pool(self.relu, self.maxpool, conv_norm(self.conv1, self.norm1, x))
         return x.contiguous() if is_contiguous else x
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
