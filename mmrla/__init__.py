@@ -3,11 +3,12 @@
 Importing this package makes the installed stack work together and registers
 every module in MMEngine's registries.
 """
-from . import compat
+from . import stack
 from .version import __version__
 
-compat.apply()
+stack.apply()
 
-from . import datasets, evaluation, hooks, models, pretrained  # noqa: E402  (once the stack works)
+from . import datasets, engine, evaluation, models  # noqa: E402  (once the stack works)
+from .weights import fit  # noqa: E402
 
-__all__ = ['__version__', 'compat', 'datasets', 'evaluation', 'hooks', 'models', 'pretrained']
+__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'fit', 'models', 'stack']

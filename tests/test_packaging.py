@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parent.parent
+from support import REPO, load_tool
 
 
 @pytest.fixture(scope='module')
@@ -42,10 +42,7 @@ def test_a_wheel_declares_what_it_needs(wheel):
 
 @pytest.fixture
 def setup_env():
-    spec = importlib.util.spec_from_file_location('setup_env', REPO / 'tools/setup_env.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool('setup_env')
 
 
 def test_the_installed_operators_are_compiled_ones():

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import cv2
 import numpy as np
 
-from ..data_errors import DataError, reason
+from .errors import DataError, reason
 from .folders import IMAGE_SUFFIXES
 
 # What training survives, though it is hardly meant: reported, no failure.

@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS, HOOKS, TRANSFORMS
 
-from ..data_errors import DataError, reason
+from .errors import DataError, reason
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.tif', '.tiff')
 

@@ -24,8 +24,8 @@ from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
-from .checks import check_choice, check_keys, check_positive_int
-from .lean import Feature, convolve, read
+from mmrla.models.layers.checks import check_choice, check_keys, check_positive_int
+from mmrla.models.lean.conv_norm import Feature, convolve, read
 
 
 class BlockFeatures(NamedTuple):

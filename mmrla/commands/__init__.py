@@ -1,0 +1,1 @@
+"""The command-line tools, one module for each; ``tools/`` calls their ``main``."""

@@ -1,0 +1,330 @@
+r"""What models cost, as ratios to the first config's.
+
+    python tools/benchmark.py configs/faster_rcnn_r50_fpn_1x.py \\
+        configs/faster_rcnn_rla_r50_fpn_1x.py
+    python tools/benchmark.py mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py \\
+        configs/faster_rcnn_rla_r50_fpn_1x.py --backbone --json cost.json
+
+A config is a file, or the name of one that an installed package carries.
+The models are built in one process and take turns, round by round, on the same
+images: machines are noisy, and an absolute time proves nothing.
+"""
+import argparse
+import contextlib
+import copy
+import ctypes
+import json
+import os
+import resource
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy as np
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.device import get_device
+from mmengine.hub import get_config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import mmrla  # noqa: F401  (registers the modules and mends the stack)
+from mmrla.models.lean.fuse import fuse
+
+MODES = ('train', 'infer', 'fused')
+COUNTS = ('parameters', 'multiply-adds', 'fused multiply-adds', 'kept for backward')
+
+
+def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
+    """A batch as a data loader makes it: noise, with a few boxes and masks."""
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmengine.structures import InstanceData
+    rng = np.random.default_rng(0)
+    height, width = size
+    inputs, samples = [], []
+    for _ in range(batch):
+        inputs.append(torch.from_numpy(rng.integers(0, 256, (3, height, width), np.uint8)))
+        corner = rng.uniform(0, 0.5, (8, 2)) * (width, height)
+        extent = rng.uniform(0.1, 0.5, (8, 2)) * (width, height)
+        boxes = np.concatenate([corner, corner + extent], 1).astype(np.float32)
+        masks = np.zeros((8, height, width), np.uint8)
+        for mask, (x1, y1, x2, y2) in zip(masks, boxes.astype(int), strict=True):
+            mask[y1:y2, x1:x2] = 1
+        sample = DetDataSample(metainfo=dict(
+            img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0)))
+        sample.gt_instances = InstanceData(
+            bboxes=torch.from_numpy(boxes), labels=torch.from_numpy(rng.integers(0, 80, 8)),
+            masks=BitmapMasks(masks, height, width))
+        samples.append(sample)
+    return dict(inputs=inputs, data_samples=samples)
+
+
+def load_config(name: str) -> Config:
+    """A config by its path or, as in ``mmdet::``, by its package and name."""
+    if '::' in name:
+        return get_config(name)
+    if not Path(name).is_file():
+        raise SystemExit(f'config {name} does not exist')
+    return Config.fromfile(name)
+
+
+class Subject:
+    """A config's model, or its backbone alone, and what is done with it."""
+
+    def __init__(self, name: str, args: argparse.Namespace, batch: dict) -> None:
+        cfg = load_config(name)
+        cfg.merge_from_dict(args.cfg_options)
+        init_default_scope(cfg.default_scope)
+        self.name = Path(name).stem
+        self.device = torch.device(get_device())
+        self.batch = batch
+        self.is_backbone = args.backbone
+        if args.backbone:
+            cfg.model = dict(cfg.model.backbone, init_cfg=None)
+        self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        self.model = MODELS.build(cfg.model).to(self.device, memory_format=self.layout)
+        self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
+        self.fused = None
+
+    @property
+    def images(self) -> Tensor:
+        """Shape (N, 3, H, W)."""
+        images = torch.stack(self.batch['inputs']).to(self.device, torch.float32)
+        return ((images - 116) / 58).contiguous(memory_format=self.layout)
+
+    def train(self) -> None:
+        """A training step; of a backbone alone, without the optimizer's part."""
+        self.model.train()
+        if not self.is_backbone:
+            self.model.train_step(self.batch, self.optimizer)
+            return
+        self.model.zero_grad()
+        sum(out.mean() for out in self.model(self.images)).backward()
+
+    def forward(self, model: nn.Module) -> Any:
+        """What a model makes of the images, its loss where it has one."""
+        if self.is_backbone:
+            return model(self.images)
+        batch = model.data_preprocessor(copy.deepcopy(self.batch), training=model.training)
+        return model(**batch, mode='loss' if model.training else 'predict')
+
+    @torch.no_grad()
+    def infer(self) -> None:
+        """The predictions."""
+        self.model.eval()
+        self.forward(self.model)
+
+    @torch.no_grad()
+    def infer_fused(self) -> None:
+        """The predictions of the fused model."""
+        if self.fused is None:
+            self.fused = fuse(copy.deepcopy(self.model))
+        self.forward(self.fused)
+
+    def call(self, mode: str) -> Callable[[], None]:
+        """The function of a mode."""
+        return dict(train=self.train, infer=self.infer, fused=self.infer_fused)[mode]
+
+    def counts(self, modes: Sequence[str]) -> Dict[str, int]:
+        """What does not depend on the machine."""
+        counts = {'parameters': sum(p.numel() for p in self.model.parameters())}
+        if 'infer' in modes:
+            counts['multiply-adds'] = multiply_adds(self.infer)
+        if 'fused' in modes:
+            self.infer_fused()
+            counts['fused multiply-adds'] = multiply_adds(self.infer_fused)
+        if 'train' in modes:
+            self.model.train()
+            counts['kept for backward'] = kept_for_backward(
+                self.model, lambda: self.forward(self.model))
+        return counts
+
+
+def multiply_adds(function: Callable[[], Any]) -> int:
+    """Those of the convolutions and matrix products that a call runs."""
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops() // 2
+
+
+def kept_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
+    """Bytes of the tensors that autograd keeps, the model's own left out."""
+    own = {value.untyped_storage().data_ptr() for value in model.state_dict().values()}
+    kept = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor  # alive, so no address twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function()
+    return sum(size for size, _ in kept.values())
+
+
+def peak_memory(function: Callable[[], Any]) -> int:
+    """Bytes at the worst moment of a call.
+
+    On a GPU what torch allocates. Without one, how far the resident memory of a
+    child process that does nothing else rises.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # torch's threads do not survive a fork
+        torch.set_num_threads(1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        function()
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        os.write(writer, str((after - before) * 1024).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    return int(answer) if answer else 0
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what torch frees, as torch itself does on a GPU.
+
+    By default it hands large blocks back to the kernel and takes them again: page
+    faults are up to a quarter of the time of inference then, and how many there are
+    depends on what ran before. Elsewhere than on glibc nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL('libc.so.6')
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, its largest value
+
+
+def seconds(function: Callable[[], None]) -> float:
+    """How long a call takes, its work on a GPU included."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def interleaved(functions: List[Callable[[], None]], rounds: int, warm_up: int) -> np.ndarray:
+    """Seconds of each function in each round, of shape (rounds, functions).
+
+    A round is in the reverse order of the one before, so that none always runs
+    behind another.
+    """
+    times = np.zeros((warm_up + rounds, len(functions)))
+    places = list(range(len(functions)))
+    for row in times:
+        for place in places:
+            row[place] = seconds(functions[place])
+        places.reverse()
+    return times[warm_up:]
+
+
+def quartiles(values: np.ndarray) -> List[float]:
+    return [float(value) for value in np.percentile(values, (25, 50, 75))]
+
+
+def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str, Any]]:
+    """A dict for each subject; a measure that was timed has its quartiles."""
+    rows = [dict(name=subject.name, counts=subject.counts(args.modes), times={})
+            for subject in subjects]
+    if 'train' in args.modes:
+        for row, subject in zip(rows, subjects, strict=True):
+            row['counts']['peak memory'] = peak_memory(subject.train)
+    for mode in args.modes:
+        times = interleaved([subject.call(mode) for subject in subjects], args.rounds,
+                            args.warm_up)
+        for row, column, ratio in zip(rows, times.T, (times / times[:, :1]).T, strict=True):
+            row['times'][mode] = dict(seconds=quartiles(column), ratio=quartiles(ratio))
+    for row in rows:
+        row['ratios'] = {name: value / max(1, rows[0]['counts'][name])
+                         for name, value in row['counts'].items()}
+    return rows
+
+
+def table(rows: List[Dict[str, Any]]) -> str:
+    """Ratios to the first row; of what was timed the median and quartiles."""
+    lines = defaultdict(list)
+    for row in rows:
+        lines['config'].append(row['name'])
+        for name, value in row['counts'].items():
+            lines[name].append(f'{value / 1e6:.2f} M, {row["ratios"][name]:.3f}')
+        for mode, found in row['times'].items():
+            low, middle, high = found['ratio']
+            lines[f'{mode}, s'].append(
+                f'{found["seconds"][1]:.3f}, {middle:.3f} ({low:.3f} to {high:.3f})')
+    widths = [max(len(values[i]) for values in lines.values()) for i in range(len(rows))]
+    first = max(map(len, lines))
+    return '\n'.join(
+        '  '.join([name.ljust(first), *(v.rjust(w) for v, w in zip(values, widths, strict=True))])
+        for name, values in lines.items())
+
+
+def write_json(path: Path, content: Dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f'{path.name}.tmp')
+    temporary.write_text(json.dumps(content, indent=2))
+    os.replace(temporary, path)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Compare what models cost.')
+    parser.add_argument('configs', nargs='+', metavar='CONFIG')
+    parser.add_argument('--backbone', action='store_true', help='the backbones alone')
+    parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES,
+                        help='a training step, inference, inference of the fused model')
+    parser.add_argument('--batch', type=int, default=2)
+    parser.add_argument('--size', nargs=2, type=int, default=(320, 320), metavar=('H', 'W'))
+    parser.add_argument('--rounds', type=int, default=9)
+    parser.add_argument('--warm-up', type=int, default=2)
+    parser.add_argument('--fuse', action='store_true', help='short for --modes fused')
+    parser.add_argument('--channels-last', action='store_true',
+                        help='with --backbone: weights and images in channels_last')
+    parser.add_argument('--return-memory', action='store_true',
+                        help='on a CPU, let the allocator return freed memory to the system')
+    parser.add_argument('--json', type=Path, help='where to write all figures')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={},
+                        metavar='KEY=VALUE', help='settings that override every config\'s')
+    args = parser.parse_args()
+    args.modes = ('fused',) if args.fuse else tuple(args.modes)
+    if args.channels_last and not args.backbone:
+        parser.error('--channels-last needs --backbone: the heads choose their own layout')
+    if args.rounds < 1 or args.warm_up < 0 or args.batch < 1 or min(args.size) < 32:
+        parser.error(f'--rounds {args.rounds}, --warm-up {args.warm_up}, --batch {args.batch}, '
+                     f'--size {args.size}: at least 1, 0, 1 and 32')
+    return args
+
+
+def main() -> None:
+    args = parse_args()
+    if not args.return_memory:
+        keep_freed_memory()
+    from mmdet.utils import register_all_modules
+    register_all_modules(init_default_scope=False)
+    batch = images_and_boxes(args.batch, args.size)
+    rows = measure([Subject(name, args, batch) for name in args.configs], args)
+    print(table(rows))
+    if args.json:
+        settings = dict(batch=args.batch, size=args.size, rounds=args.rounds,
+                        backbone=args.backbone, channels_last=args.channels_last,
+                        return_memory=args.return_memory,
+                        threads=torch.get_num_threads(), device=get_device(),
+                        torch=torch.__version__)
+        write_json(args.json, dict(settings=settings, models=rows))
+
+
+if __name__ == '__main__':
+    main()

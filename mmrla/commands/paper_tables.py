@@ -1,0 +1,167 @@
+"""Print the paper's tables beside what its networks count.
+
+    python tools/paper_tables.py                              # all, as text
+    python tools/paper_tables.py --tables imagenet ablation --format markdown
+    python tools/paper_tables.py --format json --output tables.json
+    python tools/paper_tables.py --work-dir work_dirs         # and what your runs measured
+
+Every network is built from its config, and its parameters and FLOPs are counted
+as the paper counts them (mmrla/paper/counts.py). Accuracies are the paper's; with
+--work-dir those that runs of the configs measured stand beside them. What does
+not match is listed with the reason; the exit code is 1 if there is none.
+"""
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+from mmrla.paper.comparison import Figure, compare
+from mmrla.paper.counts import GIGA, MEGA
+from mmrla.paper.tables import TABLES, Table
+from mmrla.weights.writing import write_file
+
+from .common import REPO, silence
+
+Rows = List[Dict[str, Any]]
+
+
+def columns_of(table: Table, rows: Rows) -> List[Tuple[str, Any]]:
+    """The columns to show: a heading, and what gives a row's cell."""
+    columns = [('Model', lambda row: row['name'])]
+    if not set(table.columns) & set(table.counted):
+        columns += [('Params, counted', lambda row: f'{row["counts"]["parameters"] / MEGA:.2f}M'),
+                    ('FLOPs, counted', lambda row: f'{row["counts"]["flops"] / GIGA:.2f}G')]
+    for column in table.columns:
+        columns.append((column, lambda row, column=column: row['paper'].get(column, '')))
+        if column in table.counted:
+            columns += [
+                ('counted', lambda row, column=column: counted_cell(row, column)),
+                ('difference', lambda row, column=column: difference_cell(row, column))]
+        elif any(column in row['measured'] for row in rows):
+            columns.append(
+                ('measured', lambda row, column=column: measured_cell(row, column)))
+    return columns
+
+
+def counted_cell(row: Dict[str, Any], column: str) -> str:
+    if row['config'] is None:
+        return 'quoted'
+    figure = row['figures'].get(column)
+    return figure.counted if figure else ''
+
+
+def difference_cell(row: Dict[str, Any], column: str) -> str:
+    figure = row['figures'].get(column)
+    return f'{figure.difference:+.3f}' if figure else ''
+
+
+def measured_cell(row: Dict[str, Any], column: str) -> str:
+    return f'{row["measured"][column]:.2f}' if column in row['measured'] else ''
+
+
+def differing(rows: Rows) -> List[Tuple[str, str, Figure]]:
+    """The counts that are not the printed digits: row, column, figure."""
+    return [(row['name'], column, figure) for row in rows
+            for column, figure in row['figures'].items() if not figure.equal]
+
+
+def remarks(table: Table, rows: Rows) -> List[str]:
+    """A sentence for each reason why counts differ."""
+    by_reason: Dict[str, List[str]] = {}
+    for name, column, figure in differing(rows):
+        allowed = f' (within {table.tolerance}M)' if figure.within else ''
+        by_reason.setdefault(figure.note or 'no reason is known', []).append(
+            f'{name}: {column} {figure.paper}, counted {figure.counted}{allowed}')
+    return [f'{"; ".join(cases)}. Why: {reason}.' for reason, cases in by_reason.items()]
+
+
+def as_text(table: Table, rows: Rows) -> str:
+    """A table with aligned columns."""
+    columns = columns_of(table, rows)
+    cells = [[heading for heading, _ in columns]]
+    cells += [[cell(row) for _, cell in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ['  '.join(cell.ljust(width) if i == 0 else cell.rjust(width)
+                       for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+             for line in cells]
+    return '\n'.join([table.title, '', *lines, *(f'  * {line}' for line in remarks(table, rows))])
+
+
+def as_markdown(table: Table, rows: Rows, link: str = '') -> str:
+    """A table in Markdown.
+
+    Args:
+        table: The table.
+        rows: What :func:`mmrla.paper.comparison.compare` made of it.
+        link: The way to the folder of configs; names become links to it.
+    """
+    columns = columns_of(table, rows)
+    lines = ['| ' + ' | '.join(heading for heading, _ in columns) + ' |',
+             '|' + '---|' * len(columns)]
+    for row in rows:
+        cells = [cell(row) for _, cell in columns]
+        if link and row['config']:
+            cells[0] = f'[{cells[0]}]({link}/{row["config"]}.py)'
+        lines.append('| ' + ' | '.join(cells) + ' |')
+    lines += ['', *(f'- {line}' for line in remarks(table, rows))]
+    return '\n'.join([f'## {table.title}', '', *lines]).rstrip() + '\n'
+
+
+def as_json(compared: Dict[str, Rows]) -> str:
+    """All tables, every figure with its count."""
+    plain = {key: dict(title=TABLES[key].title, rows=[
+        dict(row, figures={name: asdict(figure) for name, figure in row['figures'].items()})
+        for row in rows]) for key, rows in compared.items()}
+    return json.dumps(plain, indent=2, ensure_ascii=False) + '\n'
+
+
+def summary(compared: Dict[str, Rows]) -> str:
+    """How many counts are the printed ones."""
+    figures = [figure for rows in compared.values() for row in rows
+               for figure in row['figures'].values()]
+    equal = sum(figure.equal for figure in figures)
+    within = sum(figure.within for figure in figures) - equal
+    return (f'{len(figures)} printed counts: {equal} equal to the last digit, {within} within '
+            f'the tolerance, {len(figures) - equal - within} different')
+
+
+def compare_all(keys: Sequence[str], work_dir: Path = None) -> Dict[str, Rows]:
+    """The tables of some keys, compared."""
+    return {key: compare(TABLES[key], REPO / 'configs', work_dir) for key in keys}
+
+
+def render(compared: Dict[str, Rows], form: str) -> str:
+    """All tables in a format."""
+    if form == 'json':
+        return as_json(compared)
+    one = as_markdown if form == 'markdown' else as_text
+    parts = [one(TABLES[key], rows) for key, rows in compared.items()]
+    return '\n\n'.join([*parts, summary(compared)]) + '\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description='Print the paper\'s tables beside the counts.')
+    parser.add_argument('--tables', nargs='+', choices=TABLES, default=list(TABLES))
+    parser.add_argument('--format', choices=('text', 'markdown', 'json'), default='text')
+    parser.add_argument('--output', type=Path, help='a file in place of the screen')
+    parser.add_argument('--work-dir', type=Path,
+                        help='the folder of runs, a subfolder for each config')
+    args = parser.parse_args()
+    if args.work_dir and not args.work_dir.is_dir():
+        raise SystemExit(f'--work-dir {args.work_dir} is not a folder')
+    silence()
+    compared = compare_all(args.tables, args.work_dir)
+    text = render(compared, args.format)
+    if args.output:
+        write_file(args.output, lambda file: file.write(text.encode()))
+    else:
+        print(text, end='')
+    unexplained = [figure for rows in compared.values() for *_, figure in differing(rows)
+                   if not figure.note]
+    sys.exit(bool(unexplained))
+
+
+if __name__ == '__main__':
+    main()

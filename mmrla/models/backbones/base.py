@@ -1,0 +1,102 @@
+"""What the backbones share, and for detection: starting values, freezing, recomputing."""
+import logging
+from typing import Any, Callable, List, Optional, Union
+
+import torch
+from mmengine.logging import print_log
+from mmengine.model import BaseModule, PretrainedInit
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from mmrla.models.rla import RLAConfig
+
+
+class RLABackbone(BaseModule):
+    """A backbone that may have a hidden path.
+
+    Attributes:
+        rla: The hidden path, an :class:`~mmrla.models.rla.RLAStage` for each
+            stage; None in a plain network.
+    """
+    rla: Optional[nn.ModuleList]
+
+    @property
+    def rla_config(self) -> Optional[RLAConfig]:
+        """RLAConfig: What the hidden path is; None without one."""
+        return None if self.rla is None else self.rla[0].config
+
+    def hidden_path(self) -> List[nn.Module]:
+        """The modules that a plain network does not have."""
+        return [] if self.rla is None else [self.rla]
+
+    def readers(self) -> List[nn.Module]:
+        """The modules through which h enters the main path."""
+        return [reader for stage in self.rla or () for reader in stage.readers]
+
+
+class DetectionBackbone(RLABackbone):
+    """A backbone that is frozen, normalised and recomputed as mmdet's are.
+
+    Args:
+        frozen_stages: -1 freezes nothing; the rest is the subclass's.
+        norm_eval: Keep batch norms in eval mode while training.
+        with_cp: Recompute activations in backward to save memory.
+        pretrained: Deprecated in mmdet; use ``init_cfg``.
+        init_cfg: As in mmengine. By default mmdet's initial values.
+    """
+
+    def __init__(self, frozen_stages: int, norm_eval: bool, with_cp: bool,
+                 pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]) -> None:
+        if pretrained is not None and init_cfg is not None:
+            raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
+                             'exclude each other; keep init_cfg')
+        if pretrained is not None:
+            init_cfg = dict(type='Pretrained', checkpoint=pretrained)
+        super().__init__(init_cfg or [
+            dict(type='Kaiming', layer='Conv2d'),
+            dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])
+        ])
+        self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
+        self.with_cp = with_cp
+
+    def _freeze_stages(self) -> None:
+        """Stop the gradients and statistics of the frozen part."""
+        raise NotImplementedError
+
+    def _hidden_path_is_new(self) -> bool:
+        """Whether the hidden path trains beside a pretrained main path."""
+        return self.rla is not None and not self.rla_config.pretrained
+
+    def init_weights(self) -> None:
+        """Set the initial values; point out where they would stay random."""
+        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
+        pretrained = any(cfg['type'] in ('Pretrained', PretrainedInit) for cfg in cfgs)
+        if not pretrained and self.frozen_stages >= 0:
+            print_log(
+                f'{type(self).__name__} starts from random values, and frozen_stages='
+                f'{self.frozen_stages} keeps some of them for good. Give it weights '
+                '(tools/train.py --pretrained, or init_cfg=dict(type="Pretrained", '
+                'checkpoint=...)), or set frozen_stages=-1 and norm_eval=False. If load_from '
+                'or resume brings the weights, all is well.',
+                logger='current', level=logging.WARNING)
+        super().init_weights()
+
+    def train(self, mode: bool = True) -> 'DetectionBackbone':
+        """Set the training mode; what is frozen stays in eval mode."""
+        super().train(mode)
+        self._freeze_stages()
+        if mode and self.norm_eval:
+            new = self.hidden_path() if self._hidden_path_is_new() else []
+            learning = {module for part in new for module in part.modules()}
+            for module in self.modules():
+                if isinstance(module, _BatchNorm) and module not in learning:
+                    module.eval()
+        return self
+
+    def _run(self, function: Callable, *args) -> Any:
+        """Call a function, with its activations recomputed if ``with_cp``."""
+        if self.with_cp and torch.is_grad_enabled():
+            return checkpoint(function, *args, use_reentrant=False)
+        return function(*args)

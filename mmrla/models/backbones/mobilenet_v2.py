@@ -1,0 +1,368 @@
+"""MobileNetV2 with recurrent layer aggregation.
+
+With ``rla=None`` and ``attention=None`` this is mmdet's MobileNetV2: the same
+arguments, parameter names and numbers. mmpretrain's computes the same, but
+names the layers of a block ``conv.0`` to ``conv.2``.
+
+In an inverted residual block h joins behind the expansion (appendix of the
+paper, "RLA-MobileNetV2 for ImageNet"), so that it is not expanded too::
+
+    e = relu6(norm(expand(x)))
+    y = norm(linear(relu6(norm(depthwise(Concat(e, h))))))
+
+A depthwise convolution, the norm behind it and the activation treat every
+channel by itself, and the 1x1 convolution is linear. So the channels of h have
+their own depthwise convolution, norm and activation, and the columns for h of
+the 1x1 convolution give a term that is added to its output before the norm:
+the block's own layers keep the shapes of the plain network.
+"""
+from collections import OrderedDict
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+from mmcv.cnn import ConvModule, build_conv_layer
+from mmengine.model import BaseModule, ModuleList
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from mmrla.models.layers.attention import build_attention, check_attention
+from mmrla.models.layers.checks import check_choice
+from mmrla.models.lean.conv_norm import Term, join
+from mmrla.models.rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
+
+from .base import DetectionBackbone
+
+# The other variants feed the shortcut to the hidden path.
+MOBILENET_V2_VARIANTS = [
+    name for name, variant in VARIANTS.items() if variant.source != 'shortcut']
+
+
+def round_channels(channels: float) -> int:
+    """The nearest multiple of 8 that is not below nine tenths of ``channels``."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * channels else rounded + 8
+
+
+def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
+    """Run a layer whose 1x1 convolution sees Concat(x, h).
+
+    Args:
+        layer: Convolution and norm, and an activation where it has one.
+        x: Shape (N, C_in, H, W).
+        hidden_term: ``W_h h`` of shape (N, C, H, W), if there is a hidden path.
+
+    Returns:
+        Tensor: Shape (N, C, H, W).
+    """
+    if hidden_term is None:
+        return layer(x)
+    out = layer.norm(join(layer.conv(x), hidden_term))
+    return layer.activate(out) if layer.with_activation else out
+
+
+class InvertedResidual(BaseModule):
+    """1x1 expansion, depthwise 3x3 and linear 1x1 convolution.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        stride: Of the depthwise convolution.
+        expand_ratio: By how much the block is wider inside; 1 has no expansion.
+        conv_cfg: Config of the convolutions, as in mmcv.
+        norm_cfg: Config of the norms, as in mmcv.
+        act_cfg: Config of the activations, as in mmcv.
+        attention: Config of the attention on the residual branch.
+        init_cfg: As in mmengine.
+    """
+
+    def __init__(self,
+                 in_channels: int,
+                 out_channels: int,
+                 stride: int,
+                 expand_ratio: int,
+                 conv_cfg: Optional[dict] = None,
+                 norm_cfg: dict = dict(type='BN'),
+                 act_cfg: dict = dict(type='ReLU6'),
+                 attention: Optional[Dict[str, Any]] = None,
+                 init_cfg: Optional[dict] = None) -> None:
+        super().__init__(init_cfg)
+        width = in_channels * expand_ratio
+        cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg)
+        self.stride = stride
+        self.out_channels = out_channels
+        self.has_shortcut = stride == 1 and in_channels == out_channels
+        self.expand_conv = None
+        if expand_ratio != 1:
+            self.expand_conv = ConvModule(in_channels, width, 1, act_cfg=act_cfg, **cfgs)
+        self.depthwise_conv = ConvModule(
+            width, width, 3, stride=stride, padding=1, groups=width, act_cfg=act_cfg, **cfgs)
+        self.linear_conv = ConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
+        self.attention = build_attention(attention, out_channels) if attention else None
+
+    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
+        """Run the block.
+
+        Args:
+            x: Shape (N, C_in, H, W).
+            hidden_term: What the hidden path adds to the output of the linear
+                convolution, shape (N, C, H', W'), if there is a hidden path.
+        """
+        y = x if self.expand_conv is None else self.expand_conv(x)
+        y = conv_norm_act(self.linear_conv, self.depthwise_conv(y), hidden_term)
+        if self.attention is not None:
+            y = self.attention(y)
+        if self.has_shortcut:
+            return BlockFeatures(y, x, x + y)
+        return BlockFeatures(y, None, y)
+
+    def joint(self) -> Tuple[nn.Module, nn.Module]:
+        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        return self.linear_conv.conv, self.linear_conv.norm
+
+
+def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict],
+                norm_cfg: dict, act_cfg: dict) -> nn.Sequential:
+    """What the block's depthwise and linear convolution have for h.
+
+    Args:
+        block: The block that reads h.
+        channels: k, the channels of h.
+        conv_cfg: Config of the convolutions, as in mmcv.
+        norm_cfg: Config of the norm, as in mmcv.
+        act_cfg: Config of the activation, as in mmcv.
+
+    Returns:
+        nn.Sequential: Takes h, (N, k, H, W), to the block's ``hidden_term``.
+    """
+    depthwise = ConvModule(
+        channels, channels, 3, stride=block.stride, padding=1, groups=channels,
+        conv_cfg=conv_cfg, norm_cfg=norm_cfg, act_cfg=act_cfg)
+    linear = ConvModule(
+        channels, block.out_channels, 1, bias=False, conv_cfg=conv_cfg, act_cfg=None)
+    return nn.Sequential(OrderedDict(depthwise_conv=depthwise, linear_conv=linear))
+
+
+@MODELS.register_module()
+class RLAMobileNetV2(DetectionBackbone):
+    """MobileNetV2 with recurrent layer aggregation.
+
+    All arguments of mmdet's ``MobileNetV2`` mean what they mean there. Outputs
+    0 to 6 are those of ``layer1`` to ``layer7``, 7 is that of ``conv2``, which
+    sees Concat(x, relu6(norm(h))) of the last h. With a hidden path, no layer
+    behind the last of ``out_indices`` is built, nor an h that nobody reads.
+
+    Args:
+        widen_factor: By how much every layer is wider.
+        out_indices: Outputs that are returned.
+        frozen_stages: ``conv1`` (0) and the layers up to this number do not
+            train, nor does their part of the hidden path, with any recurrent
+            convolution that they share with a later layer, unless the path is
+            new (``rla.pretrained=False``). -1 freezes nothing.
+        conv_cfg: Config of the convolutions, as in mmcv.
+        norm_cfg: Config of the norms, those of the hidden path included.
+        act_cfg: Config of the activations, as in mmcv.
+        norm_eval: Keep batch norms in eval mode while training.
+        with_cp: Recompute activations in backward to save memory.
+        pretrained: Deprecated in mmdet; use ``init_cfg``.
+        init_cfg: As in mmengine.
+        rla: ``dict(channels=32, variant='v1')``, see
+            :class:`~mmrla.models.rla.RLAConfig`, with variant v1 to v4; None
+            for a plain MobileNetV2.
+        attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
+            residual branch. ECA has kernel size 1 below 96 channels and 3 from
+            there on, unless ``kernel_size`` is given.
+        shared_recurrent: One recurrent convolution for the whole network, as
+            the authors' code has, and not one a stage, as the paper has.
+
+    Example:
+        >>> import torch
+        >>> from mmrla.models import RLAMobileNetV2
+        >>> backbone = RLAMobileNetV2(rla=dict(channels=32)).eval()
+        >>> for out in backbone(torch.rand(1, 3, 65, 97)):
+        ...     print(tuple(out.shape))
+        (1, 24, 17, 25)
+        (1, 32, 9, 13)
+        (1, 96, 5, 7)
+        (1, 1280, 3, 4)
+    """
+
+    # Of layer1 to layer7: expand ratio, channels, blocks, stride of the first.
+    arch_settings = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+                     (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+
+    def __init__(self,
+                 widen_factor: float = 1.,
+                 out_indices: Sequence[int] = (1, 2, 4, 7),
+                 frozen_stages: int = -1,
+                 conv_cfg: Optional[dict] = None,
+                 norm_cfg: dict = dict(type='BN'),
+                 act_cfg: dict = dict(type='ReLU6'),
+                 norm_eval: bool = False,
+                 with_cp: bool = False,
+                 pretrained: Optional[str] = None,
+                 init_cfg: Union[dict, List[dict], None] = None,
+                 rla: Optional[Dict[str, Any]] = dict(channels=32, variant='v1'),
+                 attention: Optional[Dict[str, Any]] = None,
+                 shared_recurrent: bool = False) -> None:
+        self._check(widen_factor, out_indices, frozen_stages)
+        check_attention(attention)
+        rla_config = self._parse_rla(rla, shared_recurrent)
+        if rla_config is not None:
+            rla_config.check_reaches_output(7 in out_indices)  # conv2 reads the last h
+        super().__init__(frozen_stages, norm_eval, with_cp, pretrained, init_cfg)
+        self.widen_factor = widen_factor
+        self.out_indices = out_indices
+
+        cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg, act_cfg=act_cfg)
+        channels = round_channels(32 * widen_factor)
+        self.conv1 = ConvModule(3, channels, 3, stride=2, padding=1, **cfgs)
+        # mmdet builds all eight whatever is asked for. With a hidden path none
+        # is left that could not train, so that DDP finds no unused parameter.
+        num_layers = 8 if rla_config is None else max(out_indices) + 1
+        self.layers = []
+        for i, (ratio, base, num_blocks, stride) in enumerate(self.arch_settings[:num_layers]):
+            width = round_channels(base * widen_factor)
+            self.layers.append(f'layer{i + 1}')
+            self.add_module(self.layers[-1], self.make_layer(
+                channels, width, num_blocks, stride, ratio,
+                attention=self._attention_for(attention, width), **cfgs))
+            channels = width
+        if num_layers == 8:
+            self.out_channel = int(1280 * max(1, widen_factor))
+            self.conv2 = ConvModule(channels, self.out_channel, 1, **cfgs)
+            self.layers.append('conv2')
+        self.rla = None
+        if rla_config is not None:
+            self._add_hidden_path(rla_config, shared_recurrent, **cfgs)
+        self._freeze_stages()
+
+    @staticmethod
+    def _check(widen_factor: float, out_indices: Sequence[int], frozen_stages: int) -> None:
+        """Stop on values that cannot be built."""
+        if type(widen_factor) not in (int, float) or not 0 < widen_factor < float('inf'):
+            raise ValueError(f'widen_factor={widen_factor!r} must be a number above 0')
+        if not out_indices:
+            raise ValueError(f'out_indices={out_indices!r} must name at least one output')
+        for index in out_indices:
+            check_choice('an entry of out_indices', index, range(8))
+        check_choice('frozen_stages', frozen_stages, range(-1, 8))
+
+    @staticmethod
+    def _parse_rla(rla: Optional[Dict[str, Any]], shared_recurrent: bool) -> Optional[RLAConfig]:
+        """Check what describes the hidden path."""
+        check_choice('shared_recurrent', shared_recurrent, (False, True))
+        config = RLAConfig.parse(rla)
+        if config is None:
+            if shared_recurrent:
+                raise ValueError('shared_recurrent=True needs a hidden path: set rla=dict(...)')
+            return None
+        if config.variant not in MOBILENET_V2_VARIANTS:
+            listed = ', '.join(map(repr, MOBILENET_V2_VARIANTS))
+            raise ValueError(f'rla.variant={config.variant!r} takes the shortcut, which not every '
+                             f'block of a MobileNetV2 has; choose one of: {listed}')
+        return config
+
+    @staticmethod
+    def _attention_for(cfg: Optional[Dict[str, Any]], channels: int) -> Optional[Dict[str, Any]]:
+        """The attention of a block, with the authors' kernel sizes for ECA."""
+        if cfg is None or cfg['type'] != 'ECA' or cfg.get('kernel_size') is not None:
+            return cfg
+        return dict(cfg, kernel_size=1 if channels < 96 else 3)
+
+    @staticmethod
+    def make_layer(in_channels: int, out_channels: int, num_blocks: int, stride: int,
+                   expand_ratio: int, **kwargs) -> nn.Sequential:
+        """The blocks of a layer, the first with the stride.
+
+        torch's Sequential, as in mmdet: mmengine's would let the blocks'
+        ConvModules choose their initial values again.
+        """
+        blocks = [InvertedResidual(in_channels, out_channels, stride, expand_ratio, **kwargs)]
+        blocks += [InvertedResidual(out_channels, out_channels, 1, expand_ratio, **kwargs)
+                   for _ in range(1, num_blocks)]
+        return nn.Sequential(*blocks)
+
+    def _add_hidden_path(self, config: RLAConfig, shared_recurrent: bool,
+                         conv_cfg: Optional[dict], norm_cfg: dict, act_cfg: dict) -> None:
+        """Add the hidden path, a part for each layer, and its end in conv2."""
+        k = config.channels
+        has_conv2 = 'conv2' in self.layers
+        names = self.layers[:7]
+        self.rla = ModuleList()
+        for i, name in enumerate(names):
+            blocks = getattr(self, name)
+            stride = blocks[0].stride
+            # The paper groups the layers into 5 stages, each of one resolution,
+            # that share a depthwise recurrent convolution. The channels
+            # differ within a stage, so every layer has its own 1x1.
+            if i == 0 or (stride == 2 and not shared_recurrent):
+                recurrent = build_conv_layer(conv_cfg, k, k, 3, padding=1, groups=k, bias=False)
+            is_last = i == len(names) - 1
+            self.rla.append(RLAStage(
+                readers=[make_reader(block, k, conv_cfg, norm_cfg, act_cfg) for block in blocks],
+                feature_channels=blocks[0].out_channels,
+                stride=stride,
+                num_updates=len(blocks) - (is_last and not has_conv2),
+                config=config,
+                recurrent=recurrent,
+                conv_cfg=conv_cfg,
+                norm_cfg=norm_cfg))
+        if has_conv2:
+            self.conv2_reader = ConvModule(
+                k, self.out_channel, 1, conv_cfg=conv_cfg, norm_cfg=norm_cfg,
+                act_cfg=act_cfg, order=('norm', 'act', 'conv'))
+
+    def hidden_path(self) -> List[nn.Module]:
+        """The modules that a plain MobileNetV2 does not have."""
+        end = [self.conv2_reader] if self.rla is not None and 'conv2' in self.layers else []
+        return super().hidden_path() + end
+
+    def readers(self) -> List[nn.Module]:
+        """The blocks' readers, and that of conv2."""
+        return super().readers() + self.hidden_path()[1:]
+
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, nn.Sequential]]:
+        """Each layer's part of the hidden path, and the layer's blocks."""
+        for name, stage in zip(self.layers, self.rla, strict=False):
+            yield stage, getattr(self, name)
+
+    def _freeze_stages(self) -> None:
+        """Stop the gradients and, but for conv1 as in mmdet, the statistics."""
+        if self.frozen_stages >= 0:
+            self.conv1.requires_grad_(False)
+        frozen = [getattr(self, name) for name in self.layers[:max(0, self.frozen_stages)]]
+        if self.rla is not None and not self._hidden_path_is_new():
+            frozen += self.rla[:len(frozen)]
+        for module in frozen:
+            module.eval()
+            module.requires_grad_(False)
+
+    def _forward_layer(self, i: int, x: Tensor, state: Optional[State]
+                       ) -> Tuple[Tensor, Optional[State]]:
+        """Both paths along ``self.layers[i]``."""
+        layer = getattr(self, self.layers[i])
+        if self.layers[i] == 'conv2':
+            term = None if self.rla is None else self.conv2_reader(state[0])
+            return conv_norm_act(layer, x, term), state
+        if self.rla is not None:
+            return self.rla[i](layer, x, state, self._run)
+        for block in layer:
+            x = self._run(block, x).out
+        return x, state
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
+        """Run the backbone.
+
+        Args:
+            x: Images of shape (N, 3, H, W), H and W of any size.
+
+        Returns:
+            tuple[Tensor]: The outputs in ``out_indices``.
+        """
+        x = self.conv1(x)
+        state = None
+        outs = []
+        for i in range(len(self.layers)):
+            x, state = self._forward_layer(i, x, state)
+            if i in self.out_indices:
+                outs.append(x)
+        return tuple(outs)

@@ -1,0 +1,1 @@
+"""Layers of the backbones, and checks of their config values."""

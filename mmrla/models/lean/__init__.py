@@ -1,0 +1,1 @@
+"""Memory-saving forms of the layers, and the fused form for inference."""

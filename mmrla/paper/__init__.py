@@ -1,0 +1,1 @@
+"""The paper: its tables, its way of counting, its figures."""

@@ -1,0 +1,1 @@
+"""Weights: reading and writing files, layouts, and fitting them into models."""

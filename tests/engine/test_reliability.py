@@ -1,0 +1,524 @@
+"""Runs that are killed, resumed, starved or fed with nonsense."""
+import errno
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import runner as mmengine_runner_module
+
+from mmrla.commands.common import clear_errors
+from mmrla.datasets import make_shapes
+from mmrla.engine import resume
+from mmrla.engine.randomness import (
+    Batch,
+    RepeatableBatches,
+    SeededItems,
+    random_state,
+    restore_random_state,
+    seeded,
+)
+from mmrla.weights import writing
+from mmrla.weights.reading import CheckpointError
+from support import load_tool
+
+chaos = load_tool('dev/chaos')
+EPOCH = 4  # steps: 8 images, 2 a step
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    # shapes without empty images, so that an epoch has as many steps as it looks
+    return make_shapes(tmp_path_factory.mktemp('data') / 'shapes', train=8, val=2)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _fast_children():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Config, 'pretty_text', Config.pretty_text)  # put back afterwards
+        patch.setattr(mmengine_runner_module, 'collect_env', None)
+        threads = torch.get_num_threads()
+        chaos.prepare()
+        yield
+        torch.set_num_threads(threads)
+
+
+def run(data, work_dir, act=lambda step: None, world=1, **options):
+    """Train in children, one a process; their exit status and what they said."""
+    options = dict(default_hooks__checkpoint=dict(
+        _delete_=True, type='SafeCheckpointHook', interval=1), train_cfg__max_epochs=3,
+        resume=True, log_level='INFO') | options
+    if 'train_cfg' in options:
+        del options['train_cfg__max_epochs']
+    log = Path(f'{work_dir}.log')
+    log.unlink(missing_ok=True)
+    port = random.randrange(20000, 60000)
+
+    def work(rank):
+        if world > 1:
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank),
+                              MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+        cfg = chaos.small_config(data, work_dir, **options)
+        cfg.launcher = 'pytorch' if world > 1 else 'none'
+        chaos.train(cfg, chaos.Progress(), act)
+
+    children = [chaos.fork(lambda rank=rank: work(rank), log) for rank in range(world)]
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    return [os.waitstatus_to_exitcode(status) for status in statuses], log.read_text()
+
+
+def kill_at(*steps):
+    """Kill the process after one of these steps, the first that comes."""
+
+    def act(step):
+        if step in steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return act
+
+
+def weights(work_dir, name):
+    return torch.load(Path(work_dir) / name, weights_only=True)
+
+
+def assert_same(one, other):
+    """Bit by bit, in weights, optimizer and schedules."""
+    for part in ('state_dict', 'ema_state_dict'):
+        for key, value in one.get(part, {}).items():
+            assert torch.equal(value, other[part][key]), f'{key} differs'
+    for index, state in one['optimizer']['state'].items():
+        for key, value in state.items():
+            assert torch.equal(value, other['optimizer']['state'][index][key])
+    buffers = (run['continuation'].get('buffers', []) for run in (one, other))
+    for mine, theirs in zip(*buffers, strict=True):  # of every process
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    assert one['param_schedulers'] == other['param_schedulers']
+    assert one['meta']['iter'] == other['meta']['iter']
+
+
+def mid_epoch(interval=1):
+    return dict(_delete_=True, type='SafeCheckpointHook', by_epoch=False, interval=interval,
+                max_keep_ckpts=2)
+
+
+WORKERS = dict(train_dataloader__num_workers=2, train_dataloader__persistent_workers=True)
+BY_ITERATION = dict(
+    train_cfg=dict(_delete_=True, type='IterBasedTrainLoop', max_iters=3 * EPOCH),
+    train_dataloader__sampler=dict(_delete_=True, type='InfiniteSampler'))
+WHERE = {
+    # name: processes, whether within epochs, options, options of the killed run alone
+    'epochs': (1, False, {}, WORKERS),
+    'epochs, 2 processes': (2, False, {}, {}),
+    'mid-epoch, averaged weights': (1, True, dict(custom_hooks=[dict(type='EMAHook')]), {}),
+    'mid-epoch, 2 processes': (2, True, {}, {}),
+    'by iterations': (1, True, BY_ITERATION, {}),
+}
+
+
+@pytest.mark.parametrize('name', WHERE)
+def test_a_run_killed_five_times_ends_bit_identical(data, tmp_path, name):
+    world, within, common, alone = WHERE[name]
+    if within:
+        hook, last = mid_epoch(), f'iter_{3 * EPOCH}.pth'
+        kills, epochs = [1, 3, 4, 7, 10], 3 * world
+    else:
+        hook, last = dict(_delete_=True, type='SafeCheckpointHook', interval=1), 'epoch_6.pth'
+        kills, epochs = [EPOCH // world * epoch + 1 for epoch in range(1, 6)], 6
+    options = dict(world=world, default_hooks__checkpoint=hook, **common)
+    if 'train_cfg' not in common:
+        options['train_cfg__max_epochs'] = epochs
+    codes, output = run(data, tmp_path / 'straight', **options)
+    assert codes == [0] * world, output[-3000:]
+    for step in kills:
+        codes, output = run(data, tmp_path / 'killed', act=kill_at(step), **options, **alone)
+        assert set(codes) != {0} and -signal.SIGKILL in codes, output[-3000:]
+    codes, output = run(data, tmp_path / 'killed', **options, **alone)
+    assert codes == [0] * world, output[-3000:]
+    assert_same(*(weights(tmp_path / run, last) for run in ('straight', 'killed')))
+
+
+def test_without_its_random_states_a_run_ends_elsewhere(data, tmp_path):
+    """That the comparison above can fail."""
+    options = dict(default_hooks__checkpoint=mid_epoch(), train_cfg__max_epochs=1)
+    run(data, tmp_path / 'straight', **options)
+    run(data, tmp_path / 'killed', act=kill_at(2), **options)
+    checkpoint = weights(tmp_path / 'killed', 'iter_2.pth')
+    checkpoint['continuation']['random_states'] = []
+    torch.save(checkpoint, tmp_path / 'killed/iter_2.pth')
+    codes, output = run(data, tmp_path / 'killed', **options)
+    assert codes == [0], output[-3000:]
+    with pytest.raises(AssertionError, match='differs'):
+        assert_same(*(weights(tmp_path / run, 'iter_4.pth') for run in ('straight', 'killed')))
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves_and_the_run_goes_on(data, tmp_path, number):
+    codes, output = run(data, tmp_path / 'run', train_cfg__max_epochs=2, act=lambda step: (
+        os.kill(os.getpid(), number) if step == 5 else None))
+    assert codes == [128 + number], output[-3000:]
+    assert f'ends on {signal.Signals(number).name}' in output
+    assert (tmp_path / 'run/iter_6.pth').exists(), 'the step after the signal was not saved'
+    codes, output = run(data, tmp_path / 'run', train_cfg__max_epochs=2)
+    assert codes == [0], output[-3000:]
+    assert 'goes on after batch 2 of 4' in output
+    assert not (tmp_path / 'run/iter_6.pth').exists(), 'a later checkpoint replaces it'
+    assert weights(tmp_path / 'run', 'epoch_2.pth')['meta']['iter'] == 2 * EPOCH
+
+
+@pytest.fixture(scope='module')
+def finished(data, tmp_path_factory):
+    """A run of two epochs."""
+    folder = tmp_path_factory.mktemp('finished') / 'run'
+    codes, output = run(data, folder, train_cfg__max_epochs=2)
+    assert codes == [0], output[-3000:]
+    return folder
+
+
+def copy(finished, target):
+    import shutil
+    shutil.copytree(finished, target)
+    return target
+
+
+def found(work_dir):
+    said = []
+    path = resume.find_newest(str(work_dir), said.append)
+    return path and Path(path).name, '\n'.join(said)
+
+
+def test_resume_takes_the_newest_that_can_be_read(finished, tmp_path):
+    work_dir = copy(finished, tmp_path / 'run')
+    assert found(work_dir)[0] == 'epoch_2.pth'
+    newest = work_dir / 'epoch_2.pth'
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1  # torch.load does not notice
+    newest.write_bytes(content)
+    name, said = found(work_dir)
+    assert name == 'epoch_1.pth'
+    assert 'skipped' in said and 'epoch_2.pth is damaged' in said
+    newest.write_bytes(content[:5000])
+    name, said = found(work_dir)
+    assert name == 'epoch_1.pth' and 'skipped' in said
+    (work_dir / 'epoch_1.pth').write_bytes(b'')
+    name, said = found(work_dir)
+    assert name is None and 'starts from the beginning' in said
+
+
+def test_an_empty_work_dir_starts_from_the_beginning_and_says_so(tmp_path):
+    name, said = found(tmp_path)
+    assert name is None
+    assert said == f'no checkpoint to resume from in {tmp_path}: starts from the beginning'
+
+
+def test_weights_alone_are_nothing_to_go_on_from(finished, tmp_path):
+    path = str(tmp_path / 'weights.pth')
+    torch.save(torch.load(finished / 'epoch_2.pth')['state_dict'], path)
+    with pytest.raises(CheckpointError, match='weights.pth holds weights alone'):
+        resume.check_resumable(path)
+    resume.check_resumable(str(finished / 'epoch_2.pth'))
+
+
+def test_a_moved_work_dir_resumes_from_its_own_files(finished, tmp_path):
+    work_dir = copy(finished, tmp_path / 'moved')
+    assert str(finished) in (work_dir / 'last_checkpoint').read_text()
+    path = resume.find_newest(str(work_dir), lambda line: None)
+    assert Path(path).parent == work_dir
+
+
+@pytest.mark.parametrize('content', [b'', b'/nowhere/epoch_9.pth', b'\xff\xfe\x00', b'epoch_1.pth'])
+def test_any_pointer_is_survived(finished, tmp_path, content):
+    work_dir = copy(finished, tmp_path / 'run')
+    (work_dir / 'last_checkpoint').write_bytes(content)
+    assert found(work_dir)[0] == 'epoch_2.pth'
+
+
+def test_an_earlier_runs_checkpoints_are_not_taken_for_this_ones(finished, tmp_path):
+    work_dir = copy(finished, tmp_path / 'run')
+    resume.claim(work_dir, None)  # a new run begins
+    name, said = found(work_dir)
+    assert name is None and 'earlier run' in said and '--resume' in said
+
+
+def test_another_number_of_processes_says_what_changes(data, finished, tmp_path):
+    work_dir = copy(finished, tmp_path / 'run')
+    codes, output = run(data, work_dir, world=2, train_cfg__max_epochs=3)
+    assert codes == [0, 0], output[-3000:]
+    assert '1 process(es) then, 2 now; 2 images a step then, 4 now' in output
+    assert weights(work_dir, 'epoch_3.pth')['meta']['iter'] == 3 * EPOCH // 2
+
+
+def test_old_checkpoints_go_only_when_the_new_one_is_there(data, tmp_path, monkeypatch):
+    hook = mid_epoch() | dict(max_keep_ckpts=1)
+    order = []
+    write, unlink = os.replace, os.remove
+    monkeypatch.setattr(os, 'replace', lambda a, b: (order.append(('new', Path(b).name)),
+                                                      write(a, b))[1])
+    monkeypatch.setattr(os, 'remove', lambda path: (order.append(('old', Path(path).name)),
+                                                    unlink(path))[1])
+    codes, output = run(data, tmp_path / 'run', default_hooks__checkpoint=hook,
+                        train_cfg__max_epochs=1, act=lambda step: print('ORDER', order))
+    assert codes == [0], output[-3000:]
+    last = [line for line in output.splitlines() if line.startswith('ORDER')][-1]
+    events = [event for event in eval(last.removeprefix('ORDER')) if '.pth' in event[1]]
+    assert events.index(('new', 'iter_2.pth')) < events.index(('old', 'iter_1.pth'))
+    assert [path.name for path in (tmp_path / 'run').glob('*.pth')] == ['iter_4.pth']
+
+
+def test_the_best_checkpoint_is_replaced_after_its_successor(tmp_path):
+    from mmrla.engine.hooks import SafeCheckpointHook
+    events = []
+
+    class Runner:
+        epoch = iter = 3
+
+        message_hub = SimpleNamespace(runtime_info={'best_score': 0.1},
+                                      update_info=lambda *args: None, get_info=lambda name: 0.1)
+        logger = SimpleNamespace(info=lambda text: None)
+
+        def save_checkpoint(self, *args, filename, **kwargs):
+            events.append(f'saved {filename}')
+
+    hook = SafeCheckpointHook(save_best='mAP', save_on_signal=False)
+    hook.out_dir, hook.best_ckpt_path = str(tmp_path), str(tmp_path / 'best_old.pth')
+
+    class Backend:
+        join_path = staticmethod(os.path.join)
+        isfile = staticmethod(lambda path: True)
+        remove = staticmethod(lambda path: events.append(f'removed {Path(path).name}'))
+
+    hook.file_backend = Backend
+    hook._save_best_checkpoint(Runner(), dict(mAP=0.5))
+    assert events == ['saved best_mAP_epoch_3.pth', 'removed best_old.pth']
+    hook._save_best_checkpoint(Runner(), dict(mAP=0.05))  # no better
+    assert len(events) == 2 and hook.best_ckpt_path.endswith('best_mAP_epoch_3.pth')
+
+
+class FullDisk:
+    """A file that takes only so many bytes."""
+
+    def __init__(self, file, left):
+        self.file, self.left = file, left
+
+    def write(self, data):
+        self.left -= len(data)
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize('left', [0, 100, 5000, 10**5])
+def test_a_full_disk_is_said_and_the_last_checkpoint_stays(tmp_path, left, monkeypatch):
+    path = tmp_path / 'epoch_1.pth'
+    checkpoint = dict(state_dict=dict(weight=torch.randn(300, 300)))
+    write = writing._write_through
+    writing.save_checkpoint(None, checkpoint, str(path))
+    monkeypatch.setattr(writing, '_write_through', lambda file, action: write(
+        FullDisk(file, left), action))
+    for name in ('epoch_1.pth', 'epoch_2.pth'):
+        with pytest.raises(CheckpointError, match=f'{name}.*No space left.*free some space'):
+            writing.save_checkpoint(None, checkpoint, str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ['epoch_1.pth']
+    assert torch.equal(writing.load_from_local(str(path))['state_dict']['weight'],
+                       checkpoint['state_dict']['weight'])
+
+
+def test_a_work_dir_that_is_gone_is_said(tmp_path, monkeypatch):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(CheckpointError, match='cannot be written .*no folder'):
+        writing.save_checkpoint(None, {}, str(tmp_path / 'file/epoch_1.pth'))
+
+
+def test_a_file_that_cannot_be_read_back_never_gets_its_name(tmp_path, monkeypatch):
+    path = tmp_path / 'epoch_1.pth'
+    path.write_bytes(b'the one before')
+    with pytest.raises(CheckpointError):
+        writing.write_file(path, lambda file: file.write(b'no checkpoint'),
+                             verify=writing.verify)
+    assert path.read_bytes() == b'the one before'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_object_storage_is_written_and_read_back(monkeypatch):
+    stored = {}
+
+    class Storage:
+        broken = False
+
+        def put(self, content, name):
+            stored[name] = content[:100] if self.broken else content
+
+        def get(self, name):
+            return memoryview(stored[name])
+
+    storage = Storage()
+    monkeypatch.setattr(writing, 'get_file_backend', lambda *args, **kwargs: storage)
+    writing.save_checkpoint(None, dict(a=torch.ones(3)), 's3://bucket/epoch_1.pth')
+    assert 's3://bucket/epoch_1.pth' in stored
+    storage.broken = True
+    with pytest.raises(CheckpointError, match='s3://bucket/epoch_2.pth was read back different'):
+        writing.save_checkpoint(None, dict(a=torch.ones(3)), 's3://bucket/epoch_2.pth')
+
+
+def test_a_loss_that_is_no_number_stops_before_it_is_saved(data, tmp_path):
+    options = dict(default_hooks__checkpoint=mid_epoch(2), train_cfg__max_epochs=2)
+    codes, output = run(data, tmp_path / 'run', optim_wrapper__optimizer__lr=1e30,
+                        optim_wrapper__clip_grad=None, **options)
+    assert codes == [1]
+    assert 'not finite' in output and 'optim_wrapper.optimizer.lr' in output
+    for path in (tmp_path / 'run').glob('*.pth'):
+        for name, value in weights(path.parent, path.name)['state_dict'].items():
+            assert torch.isfinite(value.float()).all(), f'{name} of {path} was saved'
+
+
+def test_a_dead_process_ends_the_others_soon(data, tmp_path):
+    start = time.monotonic()
+    codes, output = run(data, tmp_path / 'run', world=2, act=lambda step: (
+        os.kill(os.getpid(), signal.SIGKILL)
+        if step == 2 and os.environ['RANK'] == '1' else None))
+    assert codes[1] == -signal.SIGKILL and codes[0] not in (0, -signal.SIGKILL), output[-2000:]
+    assert time.monotonic() - start < 60
+
+
+def test_a_damaged_image_stops_the_run_with_its_name_or_is_skipped(data, tmp_path):
+    import shutil
+    mine = tmp_path / 'shapes'
+    shutil.copytree(data, mine)
+    image = sorted((mine / 'train2017').iterdir())[3]
+    image.write_bytes(b'no image')
+    codes, output = run(mine, tmp_path / 'run', train_cfg__max_epochs=1)
+    assert codes == [1]
+    assert f'image {image} cannot be used' in output
+    skip = dict(type='LoadNamedImage', skip_damaged=True)
+    codes, output = run(mine, tmp_path / 'run', train_cfg__max_epochs=1,
+                        train_dataloader__dataset__pipeline__0=skip,
+                        custom_hooks=[dict(type='SkippedImagesHook')])
+    assert codes == [0], output[-3000:]
+    assert f'skipped: image {image}' in output
+    assert '1 damaged images were skipped so far' in output
+
+
+def test_random_states_come_back():
+    state = random_state()
+    draws = [(random.random(), np.random.normal(), torch.randn(3)) for _ in range(2)]
+    restore_random_state(state)
+    for one, two, three in draws:
+        assert (random.random(), np.random.normal()) == (one, two)
+        assert torch.equal(torch.randn(3), three)
+
+
+def test_a_sample_is_drawn_from_its_own_seed_and_nothing_else_is():
+
+    class Draws:
+
+        def __getitem__(self, index):
+            return index, random.random(), np.random.rand(), float(torch.rand(()))
+
+    items = SeededItems(Draws(), seed=3)
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    first = items(Batch([4, 5], (1, 2)))
+    assert torch.equal(torch.rand(2), expected), 'loading changed the run\'s own numbers'
+    assert items(Batch([5], (1, 2))) == first[1:], 'a sample depends on those before it'
+    assert items(Batch([5], (2, 2))) != first[1:], 'every epoch draws the same'
+    with seeded(1):
+        one = random.random()
+    with seeded(1):
+        assert random.random() == one
+
+
+def test_an_epoch_that_begins_in_its_middle_has_the_rest_of_its_batches():
+    batches = RepeatableBatches([[0, 1], [2, 3], [4]])
+    whole = list(batches)
+    batches.first = 2
+    assert list(batches) == whole[2:] and len(batches) == 3
+    assert [batch.drawn_at for batch in list(batches)] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
+    counts = chaos.run('SafeCheckpointHook', kills=3, interval=2, keep=1, seed=1, seconds=0.003,
+                       folder=tmp_path, data=data)
+    assert counts['kills'] == counts['started again by itself'] == 3
+    assert counts['of them while a checkpoint was written'] >= 1
+    assert counts['more than one interval lost'] == 0
+    assert counts['pointer names an unreadable file'] == 0
+
+
+def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
+    """A checkpoint is saved before its epoch is validated, and may be all that is left."""
+    options = dict(validate=True, train_cfg__val_interval=1, train_cfg__max_epochs=1)
+    hook = dict(_delete_=True, type='SafeCheckpointHook', interval=1, save_best='auto')
+    codes, output = run(data, tmp_path / 'run', default_hooks__checkpoint=hook, custom_hooks=[
+        dict(type='DieBeforeValidation')], **options)
+    assert codes == [-signal.SIGKILL], output[-2000:]
+    assert [path.name for path in (tmp_path / 'run').glob('*.pth')] == ['epoch_1.pth']
+    codes, output = run(data, tmp_path / 'run', default_hooks__checkpoint=hook, **options)
+    assert codes == [0], output[-2000:]
+    assert 'coco/bbox_mAP' in output
+    assert len(list((tmp_path / 'run').glob('best_*.pth'))) == 1
+    assert weights(tmp_path / 'run', 'epoch_1.pth')['continuation']['validated']
+
+
+@HOOKS.register_module()
+class DieBeforeValidation(Hook):
+
+    def before_val(self, runner):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize('error, words', [
+    (torch.OutOfMemoryError('CUDA out of memory. Tried'), 'train_dataloader.batch_size'),
+    (MemoryError(), 'train_dataloader.batch_size'),
+    (RuntimeError('[enforce fail] DefaultCPUAllocator: can\'t allocate memory: you tried'),
+     'with_cp=True'),
+    (OSError(errno.EROFS, 'Read-only file system', 'work/log'), 'work/log cannot be written'),
+    (RuntimeError('[gloo/tcp] Connection closed by peer [127.0.0.1]'), 'another process'),
+    (RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. '), 'num_workers')])
+def test_a_failure_says_what_to_do_in_one_line(error, words):
+    with pytest.raises(SystemExit) as found, clear_errors():
+        raise error
+    assert words in str(found.value) and '--resume' in str(found.value)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_an_error_of_the_code_keeps_its_traceback():
+    with pytest.raises(RuntimeError, match='shape'), clear_errors():
+        raise RuntimeError('shape mismatch')
+
+
+def test_a_restarted_process_resumes_by_itself(monkeypatch):
+    from mmrla.commands import train
+    args = SimpleNamespace(pretrained=None, amp=False, auto_scale_lr=False, resume=None)
+    for count, given, expected in (('0', None, None), ('1', None, 'auto'), ('0', 'a.pth', True),
+                                   ('2', 'a.pth', 'restart'), ('0', 'auto', 'auto')):
+        monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
+        args.resume, cfg = given, Config(dict(load_from='start.pth'))
+        train.apply_arguments(cfg, args)
+        assert cfg.get('resume') == expected
+        assert cfg.load_from == ('a.pth' if given == 'a.pth' else 'start.pth')
+
+
+def test_the_pointer_never_names_a_file_that_is_removed_on_resuming(data, tmp_path):
+    """Killed between the new checkpoint and the pointer to it."""
+    hook = mid_epoch() | dict(max_keep_ckpts=1)
+    options = dict(default_hooks__checkpoint=hook, train_cfg__max_epochs=1)
+    run(data, tmp_path / 'run', act=kill_at(2), **options)
+    (tmp_path / 'run/iter_1.pth').write_bytes(b'an older one')
+    (tmp_path / 'run/last_checkpoint').write_text(str(tmp_path / 'run/iter_1.pth'))
+    checkpoint = weights(tmp_path / 'run', 'iter_2.pth')
+    assert checkpoint['message_hub']['runtime_info']['keep_ckpt_ids'] == [1, 2]
+    run(data, tmp_path / 'run', act=kill_at(3), **options | dict(
+        default_hooks__checkpoint=hook | dict(interval=10)))
+    assert not (tmp_path / 'run/iter_1.pth').exists()
+    assert chaos.pointer_state(tmp_path / 'run') == 'readable'

@@ -1,0 +1,189 @@
+"""The form for inference, and the formats that a network goes into."""
+import copy
+
+import numpy as np
+import pytest
+import torch
+from mmdet.models import FPN
+from mmdet.registry import MODELS as DETECTORS
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from torch import nn
+
+from mmrla.models import (
+    VARIANTS,
+    RLACifarResNet,
+    RLAMobileNetV2,
+    RLAResNet,
+    RLAResNeXt,
+    RLAXception,
+)
+from mmrla.models.lean.fuse import FusedStage, fuse
+from support import REPO
+
+SMALL = dict(base_channels=8, rla=dict(channels=4))
+NETWORKS = {
+    **{f'{variant} {depth}': lambda variant=variant, depth=depth: RLAResNet(
+        depth, base_channels=8, rla=dict(channels=4, variant=variant), out_hidden=True)
+       for variant in VARIANTS for depth in (18, 50)},
+    **{name: lambda arguments=arguments: RLAResNet(50, **{**SMALL, **arguments})
+       for name, arguments in {
+           'plain': dict(rla=None),
+           'ECA': dict(attention=dict(type='ECA')),
+           'SE': dict(attention=dict(type='SE', ratio=4)),
+           'caffe': dict(style='caffe'),
+           'deep stem': dict(deep_stem=True, avg_down=True),
+           'deformable': dict(dcn=dict(type='DCNv2', deform_groups=1),
+                              stage_with_dcn=(False, True, True, True)),
+           'group norm': dict(norm_cfg=dict(type='GN', num_groups=4)),
+           'plugin': dict(plugins=[dict(cfg=dict(type='ContextBlock', ratio=0.25),
+                                        position='after_conv3')]),
+           'unshared': dict(rla=dict(channels=4, shared=False)),
+           'no exchange': dict(rla=dict(channels=4, exchange=False), out_hidden=True),
+           'LSTM': dict(rla=dict(channels=4, cell='lstm')),
+           'GRU': dict(rla=dict(channels=4, cell='gru')),
+           'post-act': dict(rla=dict(channels=4, pre_act=False)),
+       }.items()},
+    'ResNeXt': lambda: RLAResNeXt(depth=50, groups=4, base_width=4, **SMALL),
+    'MobileNetV2': lambda: RLAMobileNetV2(widen_factor=0.25, rla=dict(channels=4)),
+    'CIFAR': lambda: RLACifarResNet(29, bottleneck=True, rla=dict(channels=4), out_hidden=True),
+    'Xception': lambda: RLAXception(base_channels=4, num_middle=1, rla=dict(channels=4)),
+}
+
+
+def norms(module):
+    return sum(isinstance(m, nn.BatchNorm2d) for m in module.modules())
+
+
+def assert_close(outs, expected, tolerance=1e-4):
+    """Equal to ``tolerance`` of each output's largest value."""
+    for i, (out, other) in enumerate(zip(outs, expected, strict=True)):
+        out, other = (torch.as_tensor(np.asarray(value.detach() if isinstance(
+            value, torch.Tensor) else value)) for value in (out, other))
+        error = (out - other).abs().max() / other.abs().max()
+        assert error < tolerance, f'output {i} is off by {error:.1e} of its largest value'
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('case', NETWORKS)
+def test_a_fused_network_gives_the_same_outputs(case, randomise):
+    net, image = randomise(NETWORKS[case]()).eval(), torch.randn(2, 3, 65, 72)
+    expected = net(image)
+    fused = fuse(copy.deepcopy(net))
+    assert_close(fused(image), expected)
+    if case != 'group norm':
+        assert norms(fused) < norms(net)
+    assert_close(fuse(fused)(image), expected)  # a second time changes nothing
+
+
+def test_what_folds_is_folded():
+    net = fuse(RLAResNet(50, **SMALL))
+    assert norms(net) == norms(net.rla) == 15  # those of h stand before a tanh
+    assert all(isinstance(stage, FusedStage) for stage in net.rla)
+    assert net.rla[0].compress[0].weight.shape == (4, 8, 1, 1)
+
+
+def test_standardised_weights_stay_as_they_are():
+    net = RLAResNet(50, **SMALL, conv_cfg=dict(type='ConvWS')).eval()
+    names = list(net.state_dict())
+    assert list(fuse(net).state_dict()) == names
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('case', ['v1 50', 'MobileNetV2', 'ECA'])
+def test_a_fused_network_is_saved_and_loaded(case, tmp_path, randomise):
+    net, image = fuse(randomise(NETWORKS[case]())), torch.randn(1, 3, 65, 72)
+    torch.save(net.state_dict(), tmp_path / 'fused.pth')
+    other = fuse(NETWORKS[case]())
+    other.load_state_dict(torch.load(tmp_path / 'fused.pth'))
+    for out, expected in zip(other(image), net(image), strict=True):
+        assert torch.equal(out, expected)
+
+
+@torch.no_grad()
+def test_a_detectors_backbone_is_fused_in_place(randomise):
+    init_default_scope('mmdet')
+    cfg = Config.fromfile(REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py').model
+    cfg.backbone.update(depth=50, base_channels=8)
+    cfg.neck.in_channels = [32, 64, 128, 256]
+    detector, image = DETECTORS.build(cfg).eval(), torch.randn(1, 3, 96, 96)
+    randomise(detector.backbone)
+    expected = detector.extract_feat(image)
+    assert fuse(detector) is detector
+    assert norms(detector) == 15
+    assert_close(detector.extract_feat(image), expected)
+
+
+class BackboneAndFPN(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = RLAResNet(50, base_channels=8, rla=dict(channels=4))
+        self.neck = FPN([32, 64, 128, 256], 16, num_outs=5)
+
+    def forward(self, image):
+        return self.neck(self.backbone(image))
+
+
+SIZES = [(128, 160), (97, 129), (75, 133)]
+
+
+@pytest.fixture(params=['as trained', 'fused'])
+def detector_part(request, randomise):
+    torch.manual_seed(0)
+    net = randomise(BackboneAndFPN()).eval()
+    return fuse(net) if request.param == 'fused' else net
+
+
+@torch.no_grad()
+def test_onnx_gives_the_same_outputs_at_any_size(detector_part, tmp_path):
+    import onnxruntime
+    path = tmp_path / 'net.onnx'
+    size = dict(enumerate((None, None, torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC)))
+    torch.onnx.export(detector_part, (torch.randn(1, 3, 96, 128),), path, dynamo=True,
+                      dynamic_shapes=(size,), input_names=['image'], verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    for size in SIZES:
+        image = torch.randn(1, 3, *size)
+        assert_close(session.run(None, dict(image=image.numpy())), detector_part(image))
+
+
+@torch.no_grad()
+def test_an_exported_program_gives_the_same_outputs(detector_part):
+    size = dict(enumerate((None, None, torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC)))
+    program = torch.export.export(
+        detector_part, (torch.randn(1, 3, 96, 128),), dynamic_shapes=(size,)).module()
+    for size in SIZES:
+        image = torch.randn(1, 3, *size)
+        assert_close(program(image), detector_part(image))
+
+
+@pytest.mark.parametrize('dynamic', [False, True])
+@pytest.mark.parametrize('training', [False, True])
+def test_the_backbone_compiles_into_one_graph(dynamic, training, randomise):
+    torch._dynamo.reset()
+    net = randomise(RLAResNet(18, **SMALL, norm_eval=False)).double().train(training)
+    compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend='aot_eager')
+    for size in ((64, 64), (65, 97)) if dynamic else ((65, 97),):
+        image = torch.randn(2, 3, *size, dtype=torch.float64)
+        gradients = []
+        for forward in (compiled, net):
+            net.zero_grad()
+            outs = forward(image)
+            sum(out.sin().sum() for out in outs).backward()
+            gradients.append([*outs, *(p.grad for p in net.parameters())])
+        for ours, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('fused', [False, True])
+def test_channels_last_stays_and_agrees(fused, randomise):
+    net = randomise(RLAResNet(50, **SMALL)).eval()
+    net = fuse(net) if fused else net
+    image = torch.randn(2, 3, 65, 97)
+    expected = net(image)
+    outs = net.to(memory_format=torch.channels_last)(
+        image.contiguous(memory_format=torch.channels_last))
+    assert all(out.is_contiguous(memory_format=torch.channels_last) for out in outs)
+    assert_close(outs, expected)

@@ -1,0 +1,326 @@
+"""The cheap forms of a network compute what the plain ones do, and keep less."""
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmdet.models import ResNet
+from torch import nn
+
+from mmrla.models import (
+    VARIANTS,
+    RLACifarResNet,
+    RLAMobileNetV2,
+    RLAResNet,
+    RLAResNeXt,
+    RLAXception,
+)
+from mmrla.models.lean.batch_norm import BatchNormStatistics
+from mmrla.models.lean.conv_norm import (
+    NormedConv,
+    conv_norm,
+    convolve,
+    last_conv_norm,
+    plain_path,
+    read,
+)
+from mmrla.models.lean.pooling import MaxPool
+
+SMALL = dict(base_channels=4, norm_eval=False)
+RLA = dict(channels=3)
+NETWORKS = {
+    **{f'{variant} {depth}': lambda variant=variant, depth=depth: RLAResNet(
+        depth, **SMALL, rla=dict(RLA, variant=variant))
+       for variant in VARIANTS for depth in (18, 50)},
+    **{name: lambda arguments=arguments: RLAResNet(50, **{**SMALL, 'rla': RLA, **arguments})
+       for name, arguments in {
+           'ECA': dict(attention=dict(type='ECA')),
+           'SE': dict(attention=dict(type='SE', ratio=4)),
+           'caffe': dict(style='caffe', out_hidden=True),
+           'stride 3': dict(strides=(1, 3, 1, 2), avg_down=True),
+           'dilated': dict(strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)),
+           'frozen': dict(frozen_stages=2),
+           'group norm': dict(norm_cfg=dict(type='GN', num_groups=1)),
+           'standardised weights': dict(conv_cfg=dict(type='ConvWS')),
+           'plugin': dict(plugins=[dict(cfg=dict(type='ContextBlock', ratio=0.25),
+                                        position='after_conv3')]),
+           'unshared': dict(rla=dict(RLA, shared=False)),
+           'no exchange': dict(rla=dict(RLA, exchange=False), out_hidden=True),
+           'LSTM': dict(rla=dict(RLA, cell='lstm')),
+           'GRU': dict(rla=dict(RLA, cell='gru')),
+           'post-act': dict(rla=dict(RLA, pre_act=False)),
+           'recomputed': dict(with_cp=True, norm_eval=True),
+           'deep stem': dict(deep_stem=True, norm_eval=True),
+       }.items()},
+    'ResNeXt': lambda: RLAResNeXt(depth=50, groups=2, base_width=4, **SMALL, rla=RLA),
+    'MobileNetV2': lambda: RLAMobileNetV2(widen_factor=0.25, rla=RLA),
+    'CIFAR': lambda: RLACifarResNet(29, bottleneck=True, base_channels=4, rla=RLA),
+    'Xception': lambda: RLAXception(base_channels=2, num_middle=1, rla=RLA),
+}
+
+
+def results(net, image):
+    """Outputs, gradients and, where they train, statistics."""
+    net.zero_grad()
+    outs = net(image)
+    sum(out.sin().sum() for out in outs).backward()
+    gradients = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+    buffers = {name: value.clone() for name, value in net.named_buffers()}
+    return {**{f'out {i}': out.detach() for i, out in enumerate(outs)}, **gradients, **buffers}
+
+
+# Without the batch's statistics, standardised weights let values grow beyond measure.
+@pytest.mark.parametrize('case, training', [
+    (case, training) for case in NETWORKS for training in (True, False)
+    if training or case != 'standardised weights'])
+def test_cheap_and_plain_agree(case, training, randomise):
+    net = randomise(NETWORKS[case]()).double().train(training)
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    image = torch.randn(2, 3, 65, 72, dtype=torch.float64)
+    cheap = results(net, image)
+    with torch.no_grad():
+        net.load_state_dict(state)
+        inferred = net(image)
+    net.load_state_dict(state)
+    with plain_path():
+        plain = results(net, image)
+    assert set(cheap) == set(plain)
+    for name, value in plain.items():
+        torch.testing.assert_close(cheap[name], value, rtol=1e-9, atol=1e-9,
+                                   msg=lambda text, name=name: f'{name}: {text}')
+    for i, out in enumerate(inferred):
+        torch.testing.assert_close(out, plain[f'out {i}'], rtol=1e-9, atol=1e-9)
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_gradcheck_of_a_batch_norm_with_its_statistics():
+    norm = nn.BatchNorm2d(3).double()
+
+    def function(z, weight, bias):
+        return BatchNormStatistics.apply(z, weight, bias, norm)
+
+    arguments = randn(2, 3, 4, 5), randn(3), randn(3)
+    assert torch.autograd.gradcheck(function, arguments)
+    # Each output by itself: the others then have no gradient.
+    for i in range(3):
+        assert torch.autograd.gradcheck(lambda *a, i=i: function(*a)[i], arguments)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_statistics_of_many_values_are_torchs(dtype, randomise):
+    ours = randomise(nn.BatchNorm2d(4)).to(dtype)
+    theirs = copy.deepcopy(ours)
+    # Far from zero: a variance from E[z^2] - E[z]^2 would lose most of its digits.
+    z = torch.randn(2, 4, 200, 200, dtype=dtype) + 300
+    y, mean, invstd = BatchNormStatistics.apply(z, ours.weight, ours.bias, ours)
+    torch.testing.assert_close(y, theirs(z), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mean, z.mean((0, 2, 3)))
+    torch.testing.assert_close(invstd, z.var((0, 2, 3), correction=0).add(1e-5).rsqrt())
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value)
+
+
+@pytest.mark.parametrize('training', [True, False])
+def test_cheap_and_plain_agree_on_large_images(training, randomise):
+    net = randomise(RLAResNet(50, base_channels=16, norm_eval=False, rla=RLA)).double()
+    net.train(training)
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    image = torch.randn(2, 3, 193, 200, dtype=torch.float64)
+    cheap = results(net, image)
+    net.load_state_dict(state)
+    with plain_path():
+        plain = results(net, image)
+    # Of the largest value: these gradients are sums of many that cancel.
+    for name, value in plain.items():
+        largest = value.abs().max().item()
+        torch.testing.assert_close(cheap[name], value, rtol=0, atol=1e-9 * max(1, largest),
+                                   msg=lambda text, name=name: f'{name}: {text}')
+
+
+@pytest.mark.parametrize('bias', [True, False])
+def test_gradcheck_of_a_folded_norm(bias, randomise):
+    norm = randomise(nn.BatchNorm2d(6)).double().eval()
+    conv = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=bias).double()
+    reader = nn.Conv2d(3, 6, 3, stride=2, padding=1, bias=False).double()
+    x, h = randn(2, 2, 9, 8), randn(2, 3, 9, 8)
+
+    def function(x, h, *weights):
+        return conv_norm(conv, norm, x, read(reader, h))
+
+    torch.testing.assert_close(function(x, h), norm(conv(x) + reader(h)))
+    arguments = x, h, reader.weight, *conv.parameters(), *norm.parameters()
+    assert torch.autograd.gradcheck(function, arguments)
+
+
+def test_a_folded_convolution_does_not_keep_its_output(randomise):
+    conv, norm = nn.Conv2d(4, 8, 1, bias=False), randomise(nn.BatchNorm2d(8)).eval()
+    x = torch.randn(2, 4, 32, 32, requires_grad=True)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        conv_norm(conv, norm, x)
+    assert 2 * 8 * 32 * 32 not in sizes and max(sizes) == x.numel()
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize('size', [2, 3])  # W y from z, and from r
+def test_gradcheck_of_compressing_a_residual(training, size, randomise):
+    norm = randomise(nn.BatchNorm2d(8)).double().train(training)
+    conv = nn.Conv2d(4, 8, 1, bias=False).double()
+    compress = nn.Conv2d(8, 2, 1, bias=False).double()
+    shortcut = randn(3, 8, size, size)
+
+    def function(r, shortcut, *weights):
+        feature = last_conv_norm(conv, norm, r)
+        assert isinstance(feature, NormedConv)
+        out = feature.plus(shortcut)
+        return out, convolve(compress, feature)
+
+    assert torch.autograd.gradcheck(function, (
+        randn(3, 4, size, size), shortcut, conv.weight, norm.weight, norm.bias, compress.weight))
+
+
+@pytest.mark.parametrize('size', [(8, 8), (9, 7)])
+def test_max_pooling_is_torchs_to_the_bit(size):
+    assert torch.autograd.gradcheck(lambda x: MaxPool.apply(x, 3, 2, 1, 1, False),
+                                    randn(2, 3, *size))
+    x = torch.randn(2, 3, *size).relu_().requires_grad_()  # zeros are ties
+    x.data[0, 0, 3, 3] = float('nan')
+    other = x.detach().clone().requires_grad_()
+    out, expected = MaxPool.apply(x, 3, 2, 1, 1, False), F.max_pool2d(other, 3, 2, 1)
+    assert out.is_contiguous()
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    expected.backward(gradient)
+    torch.testing.assert_close(x.grad, other.grad, rtol=0, atol=0)
+
+
+def kept(net, image):
+    """Bytes that autograd keeps beside the network's own values."""
+    own = {value.untyped_storage().data_ptr() for value in net.state_dict().values()}
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(image)
+    return sum(size for size, _ in found.values())
+
+
+@pytest.mark.parametrize('norm_eval, most', [(True, 0.8), (False, 1.06)])
+@pytest.mark.parametrize('depth', [50, 101])
+def test_little_more_is_kept_for_backward_than_by_a_plain_resnet(depth, norm_eval, most):
+    image = torch.randn(1, 3, 320, 320)
+    theirs, ours = ResNet(depth, norm_eval=norm_eval), RLAResNet(depth, norm_eval=norm_eval)
+    theirs.train(), ours.train()
+    plain = kept(theirs, image)
+    assert kept(ours, image) < most * plain
+    with plain_path():
+        assert kept(ours, image) > 1.25 * plain
+
+
+def test_statistics_move_once_a_step(randomise):
+    net = randomise(RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train()
+    net(torch.randn(2, 3, 64, 64))
+    counts = {int(value) for name, value in net.named_buffers() if name.endswith('tracked')}
+    assert counts == {1}
+
+
+LAYERS = ('conv1', 'bn1', 'maxpool', 'relu', 'layer1.0.conv1', 'layer1.0.bn1', 'layer1.0.conv2',
+          'layer1.0.bn2', 'layer1.0.conv3', 'layer1.0.bn3', 'layer1.0.relu',
+          'layer1.0.downsample', 'layer1.0.downsample.0', 'layer1.0.downsample.1',
+          'rla.0.norms.0', 'rla.0.compress', 'rla.0.recurrent', 'rla.0.readers.1')
+
+
+@pytest.mark.parametrize('norm_eval', [False, True])
+@pytest.mark.parametrize('training', [False, True])
+def test_a_hook_on_any_layer_is_called_and_heeded(training, norm_eval, randomise):
+    net = randomise(RLAResNet(50, base_channels=4, norm_eval=norm_eval, rla=RLA)).train(training)
+    image = torch.randn(2, 3, 64, 64)
+    for name in LAYERS:
+        with torch.set_grad_enabled(training):
+            before = net(image)[0]
+            handle = net.get_submodule(name).register_forward_hook(
+                lambda module, inputs, out: out + 1)
+            assert not torch.allclose(net(image)[0], before), f'{name} was not heeded'
+            handle.remove()
+
+
+def test_a_backward_hook_is_called(randomise):
+    net = randomise(RLAResNet(50, base_channels=4, rla=RLA)).train()
+    called = []
+    names = ('conv1', 'layer1.0.conv2', 'layer1.0.bn3', 'rla.0.recurrent', 'rla.0.readers.1')
+    for name in names:
+        net.get_submodule(name).register_full_backward_hook(
+            lambda *_, name=name: called.append(name))
+    sum(out.sum() for out in net(torch.randn(2, 3, 64, 64))).backward()
+    assert set(called) == set(names)
+
+
+@pytest.mark.parametrize('pool', [nn.Identity(), nn.AvgPool2d(2)])
+def test_another_pooling_of_the_stem_is_what_runs(pool, randomise):
+    net = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval()
+    net.maxpool = pool
+    image = torch.randn(2, 3, 32, 32)
+    expected = pool(net.bn1(net.conv1(image)).relu())
+    torch.testing.assert_close(net.forward_stem(image), expected)
+
+
+def test_who_watches_the_pooling_sees_what_mmdet_pools(randomise):
+    net, seen = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval(), []
+    net.maxpool.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+    net(torch.randn(2, 3, 32, 32))
+    assert seen[0].min() == 0, 'the pooling got what had not been through ReLU'
+
+
+def test_a_single_value_of_a_channel_is_refused_as_by_torch():
+    net = RLAResNet(18, base_channels=4, norm_eval=False, rla=RLA).train()
+    with pytest.raises(ValueError, match='more than 1 value per channel'):
+        net(torch.randn(1, 3, 32, 32))
+
+
+def test_synchronised_norms_of_one_process_agree_with_plain_ones(randomise):
+    net = randomise(RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train()
+    other = nn.SyncBatchNorm.convert_sync_batchnorm(
+        RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train()
+    other.load_state_dict(net.state_dict())
+    image = torch.randn(2, 3, 64, 64)
+    for out, expected in zip(other(image), net(image), strict=True):
+        torch.testing.assert_close(out, expected)
+
+
+def test_half_precision_keeps_as_little_and_trains(randomise):
+    net, image = randomise(RLAResNet(50, base_channels=8)).train(), torch.randn(2, 3, 224, 224)
+    with torch.autocast('cpu', torch.bfloat16):
+        cheap = kept(net, image)
+        with plain_path():
+            assert cheap < 0.9 * kept(net, image)
+        outs = net(image)
+    sum(out.float().square().mean() for out in outs).backward()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32
+               for p in net.parameters())
+
+
+def test_without_a_hidden_path_inference_stays_mmdets_to_the_bit(randomise):
+    ours, theirs = RLAResNet(50, base_channels=8, rla=None), ResNet(50, base_channels=8)
+    theirs.load_state_dict(randomise(ours).state_dict())
+    image = torch.randn(1, 3, 65, 97)
+    ours.eval(), theirs.eval()
+    with torch.no_grad():
+        for out, expected in zip(ours(image), theirs(image), strict=True):
+            assert torch.equal(out, expected)
+
+
+def test_the_first_state_takes_no_memory():
+    stage = RLAResNet(18, base_channels=4).rla[0]
+    h, = stage.initial_state(torch.ones(2, 4, 8, 8))
+    assert h.shape == (2, 32, 8, 8) and h.untyped_storage().nbytes() == 4
+    assert F.conv2d(h, torch.ones(1, 32, 1, 1)).abs().max() == 0

@@ -1,0 +1,169 @@
+"""What is read off a network: shared weights, the hidden state, its readers."""
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from mmrla.models import CifarDenseNet, RLACifarResNet, RLAMobileNetV2, RLAResNet, RLAXception
+from mmrla.paper.figures import (
+    fit_exponential,
+    hidden_state_unread,
+    run_along_depth,
+    shared_weight_norms,
+)
+from support import REPO
+
+
+@pytest.mark.parametrize('scale, rate', [(40.0, 0.2), (3.0, 1.5), (0.5, -0.3), (7.0, 1e-3)])
+def test_an_exponential_is_found_again(scale, rate):
+    y = scale * np.exp(-rate * np.arange(1, 16))
+    fit = fit_exponential(y)
+    assert (fit.scale, fit.rate) == pytest.approx((scale, rate), rel=1e-4)
+    assert fit.r_squared == pytest.approx(1, abs=1e-9)
+    np.testing.assert_allclose(fit.at(np.arange(1, 16)), y, rtol=1e-4)
+
+
+def test_the_fit_is_that_of_scipy():
+    from scipy.optimize import curve_fit
+    x = np.arange(1, 16)
+    y = 30 * np.exp(-0.25 * x) + np.random.default_rng(0).normal(0, 2, 15)
+    (scale, rate), _ = curve_fit(lambda x, a, b: a * np.exp(-b * x), x, y, p0=(20, 0.1))
+    fit = fit_exponential(y)
+    assert (fit.scale, fit.rate) == pytest.approx((scale, rate), rel=1e-4)
+    rest = y - scale * np.exp(-rate * x)
+    assert fit.r_squared == pytest.approx(1 - rest @ rest / (15 * y.var()), rel=1e-6)
+
+
+def test_nothing_to_fit_is_said():
+    with pytest.raises(ValueError, match='nothing to fit'):
+        fit_exponential(np.ones(5))
+
+
+@pytest.mark.parametrize('sharing', ['lag', 'ordinal'])
+def test_norms_are_those_of_the_kernel_at_that_lag_or_number(sharing):
+    k = 2
+    net = CifarDenseNet(28, growth=k, sharing=sharing)
+    with torch.no_grad():
+        for place in range(3):  # Conv1_1, Conv1_2, Conv1_3 of the first block
+            net.blocks[0].shared.conv.weight[:, place * k:(place + 1) * k] = -(place + 1.0)
+    norms = shared_weight_norms(net)
+    assert len(norms) == 3
+    assert norms[0].tolist() == [4 * k * k * place for place in (1, 2, 3)]
+
+
+def test_a_network_that_shares_nothing_is_named():
+    with pytest.raises(ValueError, match='CifarDenseNet shares no 1x1'):
+        shared_weight_norms(CifarDenseNet(16))
+
+
+NETWORKS = {
+    'resnet': (lambda **kw: RLAResNet(18, base_channels=8, **kw), 8),
+    'cifar': (lambda **kw: RLACifarResNet(20, base_channels=4, **kw), 9),
+    'mobilenet': (lambda **kw: RLAMobileNetV2(widen_factor=0.25, **kw), 17),
+    'xception': (lambda **kw: RLAXception(base_channels=2, num_middle=2, **kw), 7),
+}
+
+
+@pytest.mark.parametrize('name', NETWORKS)
+def test_every_block_is_recorded_and_the_network_left_as_it_was(name, randomise):
+    build, blocks = NETWORKS[name]
+    net = randomise(build(rla=dict(channels=4))).eval()
+    image = torch.randn(1, 3, 64, 64)
+    before = net(image)
+    steps = run_along_depth(net, image)
+    assert len(steps) == blocks
+    assert all(step.hidden is not None for step in steps[:-1])
+    assert all(0 < step.share < 1 and 0 < step.even_share < 1 for step in steps)
+    for out, expected in zip(net(image), before, strict=True):
+        assert torch.equal(out, expected)
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_what_is_recorded_is_what_the_network_computes(randomise):
+    net = randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4), out_hidden=True)).eval()
+    image = torch.randn(1, 3, 64, 64)
+    *outs, h = net(image)
+    steps = run_along_depth(net, image)
+    for stage, out in enumerate(outs):
+        torch.testing.assert_close(steps[2 * stage + 1].out, out)
+    torch.testing.assert_close(steps[-1].hidden, h)
+    for block, step in enumerate(steps):
+        stage, t = divmod(block, 2)
+        w_h = net.rla[stage].readers[t].weight.abs().sum()
+        w_x = getattr(net, f'layer{stage + 1}')[t].conv1.weight.abs().sum()
+        assert step.share == pytest.approx(float(w_h / (w_h + w_x)), rel=1e-5)
+        inputs = getattr(net, f'layer{stage + 1}')[t].conv1.in_channels
+        assert step.even_share == pytest.approx(4 / (inputs + 4))
+
+
+def test_h_that_is_not_read_leaves_the_plain_network(randomise):
+    net = randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4))).eval()
+    plain = RLAResNet(18, base_channels=8, rla=None).eval()
+    plain.load_state_dict(net.state_dict(), strict=False)
+    image = torch.randn(1, 3, 64, 64)
+    with hidden_state_unread(net):
+        for step, expected in zip(run_along_depth(net, image), run_along_depth(plain, image),
+                                  strict=True):
+            torch.testing.assert_close(step.out, expected.out)
+    assert not torch.allclose(net(image)[-1], plain(image)[-1])
+
+
+def run_tool(name, *arguments):
+    return subprocess.run([sys.executable, REPO / f'tools/{name}.py', *map(str, arguments)],
+                          text=True, capture_output=True)
+
+
+def save(folder, name, backbone, config):
+    """A checkpoint and a config of a backbone; their paths."""
+    torch.save(dict(state_dict={f'backbone.{key}': value for key, value
+                                in backbone.state_dict().items()}), folder / f'{name}.pth')
+    (folder / f'{name}.py').write_text(f'model = dict(backbone=dict({config}))\n')
+    return folder / f'{name}.py', folder / f'{name}.pth'
+
+
+@pytest.mark.parametrize('sharing', ['lag', 'ordinal'])
+def test_figure_2_is_drawn_from_a_checkpoint(sharing, tmp_path, randomise):
+    net = randomise(CifarDenseNet(28, growth=4, sharing=sharing))
+    config, checkpoint = save(tmp_path, 'net', net, "type='CifarDenseNet', depth=28, growth=4, "
+                              f'sharing={sharing!r}')
+    result = run_tool('plot_shared_weights', config, checkpoint, tmp_path / 'out' / 'figure.png')
+    assert result.returncode == 0, result.stderr
+    first = ' '.join(f'{value:.1f}' for value in shared_weight_norms(net)[0])
+    assert f'L1 norms: {first}' in result.stdout
+    assert result.stdout.count('R squared') == 3
+    assert cv2.imread(str(tmp_path / 'out/figure.png')).shape[0] > 200
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['figure.png']
+
+
+RESNET = "type='RLAResNet', depth=18, base_channels=8, rla="
+
+
+def test_looking_inside_draws_one_picture(tmp_path, randomise):
+    rla = save(tmp_path, 'rla', randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4))),
+               RESNET + 'dict(channels=4)')
+    plain = save(tmp_path, 'plain', randomise(RLAResNet(18, base_channels=8, rla=None)),
+                 RESNET + 'None')
+    image = tmp_path / 'image.png'
+    cv2.imwrite(str(image), np.random.default_rng(0).integers(0, 255, (65, 97, 3), np.uint8))
+    for name, options in (('alone', ()), ('beside', ('--plain', *plain))):
+        result = run_tool('look_inside', *rla, image, tmp_path / f'{name}.png', *options)
+        assert result.returncode == 0, result.stderr
+    alone, beside = (cv2.imread(str(tmp_path / f'{name}.png')) for name in ('alone', 'beside'))
+    assert alone.shape == beside.shape
+    assert (alone != beside).any(), 'the network without RLA makes no difference'
+    result = run_tool('look_inside', *plain, image, tmp_path / 'none.png')
+    assert result.returncode and 'has no hidden state' in result.stderr
+    assert not (tmp_path / 'none.png').exists()
+
+
+def test_weights_of_another_network_are_refused(tmp_path, randomise):
+    config, _ = save(tmp_path, 'rla', randomise(RLAResNet(18, base_channels=8)),
+                     RESNET + 'dict(channels=4)')
+    _, checkpoint = save(tmp_path, 'plain', RLAResNet(18, base_channels=8, rla=None), '')
+    cv2.imwrite(str(tmp_path / 'image.png'), np.zeros((64, 64, 3), np.uint8))
+    result = run_tool('look_inside', config, checkpoint, tmp_path / 'image.png',
+                      tmp_path / 'out.png')
+    assert result.returncode and 'plain.pth is not of' in result.stderr
