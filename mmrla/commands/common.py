@@ -2,11 +2,9 @@
 import argparse
 import contextlib
 import os
-import re
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Iterator
 
-import torch
 from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, RUNNERS
@@ -14,10 +12,8 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmrla.datasets.errors import DataError
-from mmrla.engine.hooks import DivergedError
-from mmrla.weights.fit import load_weights
-from mmrla.weights.reading import CheckpointError
-from mmrla.weights.writing import ADVICE, explain
+from mmrla.engine.errors import RunError
+from mmrla.weights import CheckpointError, load_weights
 
 # The clone, or what a wheel carries of it.
 MIM = Path(__file__).parent.parent / '.mim'
@@ -60,49 +56,14 @@ def build_runner(cfg: Config) -> Runner:
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """End with one line, not a traceback, on what a user can mend without the code."""
+    """End with one line instead of a traceback on errors that a user can fix."""
     try:
         yield
-    except DataError as error:  # a loader's worker puts its traceback before
+    except DataError as error:  # a worker of a loader puts its traceback before
         raise SystemExit(str(error).strip().splitlines()[-1].removeprefix(
             'mmrla.datasets.errors.DataError: ')) from None
-    except (CheckpointError, DivergedError) as error:
+    except (CheckpointError, RunError) as error:
         raise SystemExit(str(error)) from None
-    except torch.OutOfMemoryError as error:
-        raise SystemExit(out_of_memory(str(error).splitlines()[0])) from None
-    except MemoryError:
-        raise SystemExit(out_of_memory('the machine has no memory left')) from None
-    except OSError as error:
-        if error.errno not in ADVICE:
-            raise
-        raise SystemExit(explain(error)) from None
-    except RuntimeError as error:
-        reason = _known_reason(str(error))
-        if reason is None:
-            raise
-        raise SystemExit(reason) from error
-
-
-def out_of_memory(reason: str) -> str:
-    """Which settings need less memory."""
-    return (f'out of memory ({reason}). What needs less: a smaller train_dataloader.batch_size '
-            '(the learning rate follows by itself where auto_scale_lr is enabled), --amp on a '
-            'GPU, model.backbone.with_cp=True, a smaller scale of Resize in train_pipeline, fewer '
-            'train_dataloader.num_workers. The last checkpoint is good: --resume')
-
-
-def _known_reason(message: str) -> Optional[str]:
-    """What an error of torch means, where its own words do not say it."""
-    if "can't allocate memory" in message or 'Cannot allocate memory' in message:
-        return out_of_memory(message.splitlines()[0])
-    if re.search('DataLoader worker .* (killed by signal|exited unexpectedly)', message):
-        return (f'{message.splitlines()[0]} A loader was ended from outside, mostly for want of '
-                'memory: fewer train_dataloader.num_workers need less. Go on with --resume')
-    if re.search('Connection closed by peer|Connection reset by peer|NCCL|Timed out waiting|'
-                 'Broken pipe|Socket Timeout', message):
-        return ('another process of this run is gone; what it said is above, or in the log of its '
-                f'machine ({message.splitlines()[0][:200]}). Go on with --resume')
-    return None
 
 
 def silence() -> None:

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Dict
 
 import torch
-from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
 import mmrla  # noqa: F401  (reads checkpoints safely)
+from mmrla.weights import load_checkpoint
 from mmrla.weights.layouts import Weights, to_authors, to_ours, weights_of
 
 from .common import clear_errors
@@ -87,7 +87,7 @@ def main() -> None:
     if args.target.suffix not in SUFFIXES:
         parser.error(f'{args.target} must end in {" or ".join(SUFFIXES)}')
     with clear_errors():
-        checkpoint = CheckpointLoader.load_checkpoint(args.source, 'cpu')
+        checkpoint = load_checkpoint(args.source)
         weights = to_ours(weights_of(checkpoint))
         state = entries_of(weights, args.layout)
         meta = {key: value for key, value in checkpoint.get('meta', {}).items() if key in KEPT}

@@ -8,7 +8,7 @@ from mmpretrain.utils import register_all_modules
 
 from mmrla.models import RLAPooling, RLAResNet
 from mmrla.paper.counts import GIGA, MEGA, count_flops, count_parameters
-from mmrla.weights.fit import load_weights
+from mmrla.weights import load_weights
 from mmrla.weights.layouts import to_ours
 from support import REPO, golden
 

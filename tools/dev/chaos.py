@@ -26,17 +26,15 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from mmdet.utils import register_all_modules
-from mmengine import runner as mmengine_runner
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
-from mmengine.runner import checkpoint as mmengine_checkpoint
+from mmengine.registry import RUNNERS
 from mmengine.runner import runner as mmengine_runner_module
 
 import mmrla  # noqa: F401  (registers the modules and mends the stack)
 from mmrla.datasets import make_shapes
-from mmrla.weights.reading import CheckpointError
-from mmrla.weights.writing import verify
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.writing import verify_checkpoint
 
 REPO = Path(__file__).resolve().parents[2]
 CONFIG = REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py'
@@ -149,7 +147,7 @@ def small_config(data: Path, work_dir: Path, validate: bool = False, **options: 
 
 def train(cfg: Config, progress: Progress, act: Callable[[int], None] = lambda step: None) -> None:
     """Train in this process."""
-    runner = Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg)
     runner.register_hook(ReportHook(progress))
     runner.register_hook(ActHook(act))
     runner.train()
@@ -208,13 +206,6 @@ class _SlowFile:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-
-def use_mmengines_own() -> None:
-    """Save and resume as mmengine does (but read with weights_only, as one must)."""
-    for module in (mmengine_checkpoint, mmengine_runner, mmengine_runner_module):
-        module.save_checkpoint = module.save_checkpoint.__wrapped__
-    Runner.load_or_resume = Runner.load_or_resume.__wrapped__
 
 
 def fork(work: Callable[[], None], log: Path) -> int:
@@ -307,7 +298,7 @@ def pointer_state(work_dir: Path) -> str:
     if not pointer.exists():
         return 'none'
     try:
-        verify(Path(pointer.read_text().strip()))
+        verify_checkpoint(Path(pointer.read_text().strip()))
     except (CheckpointError, OSError):
         return 'unreadable'
     return 'readable'
@@ -337,9 +328,8 @@ def run(hook: str, kills: int, interval: int, keep: int, seed: int, seconds: flo
     checkpoint = dict(type=hook, by_epoch=False, interval=interval, max_keep_ckpts=keep)
 
     def child() -> None:
-        if hook == 'CheckpointHook':
-            use_mmengines_own()
         cfg = small_config(data, work_dir, train_cfg__max_epochs=10**6, resume=True,
+                           runner_type='Runner' if hook == 'CheckpointHook' else 'RLARunner',
                            default_hooks__checkpoint=dict(_delete_=True, **checkpoint))
         with slow_disk(work_dir, progress, seconds):
             train(cfg, progress)

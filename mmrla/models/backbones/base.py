@@ -1,25 +1,73 @@
 """What the backbones share, and for detection: starting values, freezing, recomputing."""
 import logging
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 import torch
 from mmengine.logging import print_log
-from mmengine.model import BaseModule, PretrainedInit
+from mmengine.model import BaseModule, PretrainedInit, initialize
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mmrla.models.rla import RLAConfig
 
+PRETRAINED = ('Pretrained', PretrainedInit, 'PretrainedBackbone')
+
+
+def _adapt_state_dict(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefix: str,
+                      local_metadata: Dict[str, Any], *_: Any) -> None:
+    """Load-state-dict pre-hook: take weights of any known layout."""
+    from mmrla.weights.loading import adapt_state_dict  # the weights package imports the models
+    adapt_state_dict(backbone, state_dict, prefix, local_metadata)
+
+
+def _save_update(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefix: str,
+                 local_metadata: Dict[str, Any]) -> None:
+    """State-dict post-hook: save which update the hidden path computes.
+
+    Neither the names nor the shapes of the weights tell the variants apart.
+    """
+    if backbone.rla is not None:
+        local_metadata['rla'] = backbone.rla_config.update()
+
 
 class RLABackbone(BaseModule):
     """A backbone that may have a hidden path.
+
+    It loads the weights of every layout in :mod:`mmrla.weights.layouts`, through
+    ``load_state_dict`` and through ``init_cfg=dict(type='Pretrained', ...)``.
+
+    Args:
+        init_cfg: As in mmengine.
 
     Attributes:
         rla: The hidden path, an :class:`~mmrla.models.rla.RLAStage` for each
             stage; None in a plain network.
     """
     rla: Optional[nn.ModuleList]
+
+    def __init__(self, init_cfg: Union[dict, List[dict], None] = None) -> None:
+        super().__init__(init_cfg)
+        self.register_load_state_dict_pre_hook(_adapt_state_dict)
+        self.register_state_dict_post_hook(_save_update)
+
+    def pretrained_cfgs(self) -> List[dict]:
+        """The entries of ``init_cfg`` that name weights."""
+        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
+        return [cfg for cfg in cfgs if cfg.get('type') in PRETRAINED]
+
+    def init_weights(self) -> None:
+        """Set the initial values, then load the weights that ``init_cfg`` names."""
+        pretrained, is_first = self.pretrained_cfgs(), not self.is_init
+        init_cfg, self.init_cfg = self.init_cfg, self._other_cfgs()
+        super().init_weights()
+        self.init_cfg = init_cfg
+        if is_first:
+            initialize(self, [dict(cfg, type='PretrainedBackbone') for cfg in pretrained])
+
+    def _other_cfgs(self) -> List[dict]:
+        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
+        return [cfg for cfg in cfgs if cfg and cfg.get('type') not in PRETRAINED]
 
     @property
     def rla_config(self) -> Optional[RLAConfig]:
@@ -71,9 +119,7 @@ class DetectionBackbone(RLABackbone):
 
     def init_weights(self) -> None:
         """Set the initial values; point out where they would stay random."""
-        cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg]
-        pretrained = any(cfg['type'] in ('Pretrained', PretrainedInit) for cfg in cfgs)
-        if not pretrained and self.frozen_stages >= 0:
+        if not self.pretrained_cfgs() and self.frozen_stages >= 0:
             print_log(
                 f'{type(self).__name__} starts from random values, and frozen_stages='
                 f'{self.frozen_stages} keeps some of them for good. Give it weights '
