@@ -148,8 +148,8 @@ IMAGENET = Table(
         Row('RLA-ResNet-50 †', 'pretrain/rla_r50d_imagenet', '24.67M 4.17G 20.25 5.12 -'),
         Row('RLA-ECANet-50 †', 'pretrain/rla_eca_r50d_imagenet', '24.67M 4.18G 19.31 4.71 -')),
     notes={
-        ('152 +ECA', 'Params'): 'ECA adds 256 parameters to 60,192,808; the sum rounds to 57.40, and '
-                                '57.41 needs 442 parameters more',
+        ('152 +ECA', 'Params'): 'ECA adds 256 parameters to 60,192,808; the sum rounds to 57.40, '
+                                'and 57.41 needs 442 parameters more',
         ('MobileNetV2 +SE', 'Params'): _SE_MOBILE,
         ('MobileNetV2 +SE', 'FLOPs'): _SE_MOBILE,
         ('RLA-ResNet-50 †', 'Params'): _SHORTENED, ('RLA-ResNet-50 †', 'FLOPs'): _SHORTENED,

@@ -141,7 +141,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     slow, fast = (medians[kind] for kind in KINDS)
     print(f'{args.images} images, {len(truth["annotations"])} objects, '
           f'{args.images * args.detections} detections')
-    print(f'pycocotools {slow:.1f} s, faster-coco-eval {fast:.1f} s: {slow / fast:.1f} times faster')
+    print(f'pycocotools {slow:.1f} s, faster-coco-eval {fast:.1f} s: ratio {slow / fast:.1f}')
     print(f'reported figures equal: {same}')
     print(f'largest difference of the twelve: {np.abs(exact[0] - exact[1]).max():.1e} '
           f'(mAP {exact[0][0]:.12f} and {exact[1][0]:.12f})')
