@@ -79,7 +79,7 @@ IMPORTS = ('torch', 'torchvision', 'torchvision.models', 'torch.distributed', 't
 # checked below: every earlier entry is still there.
 ADDITIVE = {
     'mmengine.runner.checkpoint.CheckpointLoader._schemes',  # .safetensors
-    'torch._weights_only_unpickler._marked_safe_globals_set',  # torch.serialization.add_safe_globals
+    'torch._weights_only_unpickler._marked_safe_globals_set',  # add_safe_globals
 }
 
 

@@ -31,12 +31,13 @@ class MemoryLimitError(RunError):
     """The GPU or the machine has no memory left."""
 
 
-def run_error(error: BaseException, work_dir: str) -> Union[RunError, SaveError, None]:
+def run_error(error: BaseException, work_dir: Optional[str] = None
+              ) -> Union[RunError, SaveError, None]:
     """The error with the fix for an error of torch or the disk; None if the cause is not known.
 
     Args:
         error: What a run raised.
-        work_dir: Its work dir. An OSError of a file in it is a failed write.
+        work_dir: Its work dir, if there is one. An OSError of a file in it is a failed write.
     """
     if isinstance(error, OSError):
         return _write_error(error, work_dir)
@@ -58,12 +59,14 @@ def run_error(error: BaseException, work_dir: str) -> Union[RunError, SaveError,
     return None
 
 
-def _write_error(error: OSError, work_dir: str) -> Optional[SaveError]:
-    """The error of a log or result file in the work dir, or of a full disk."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # these only occur in writing
-        return save_error(error, error.filename or work_dir)
-    is_inside = error.filename is not None and Path(work_dir).absolute() in (
-        Path(str(error.filename)).absolute().parents)
+def _write_error(error: OSError, work_dir: Optional[str]) -> Optional[SaveError]:
+    """The error of a file in the work dir, or one that only a write can raise."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return save_error(error, error.filename or work_dir or 'a file')
+    if work_dir is None or error.filename is None:
+        return None
+    folder, file = Path(work_dir).absolute(), Path(str(error.filename)).absolute()
+    is_inside = folder == file or folder in file.parents
     return save_error(error, error.filename) if is_inside else None
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from mmdet.models import ResNet
 from torch import nn
 
+from mmrla.commands.benchmark import saved_for_backward
 from mmrla.models import (
     VARIANTS,
     RLACifarResNet,
@@ -200,19 +201,8 @@ def test_max_pooling_is_torchs_to_the_bit(size):
 
 
 def kept(net, image):
-    """Bytes that autograd keeps beside the network's own values."""
-    own = {value.untyped_storage().data_ptr() for value in net.state_dict().values()}
-    found = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes(), tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        net(image)
-    return sum(size for size, _ in found.values())
+    """Return the bytes saved for backward."""
+    return saved_for_backward(net, lambda: net(image))
 
 
 @pytest.mark.parametrize('norm_eval, most', [(True, 0.8), (False, 1.06)])
