@@ -1,7 +1,10 @@
 """The paper's update: against the authors' figures and a plain computation."""
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+from mmengine.runner.checkpoint import get_state_dict
 
 from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt
 from mmrla.weights.layouts import to_ours
@@ -123,3 +126,12 @@ def test_pooling_an_odd_side_averages_the_pixels_there_are():
     h = torch.arange(15.0).reshape(1, 1, 3, 5)
     expected = torch.tensor([[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]])
     torch.testing.assert_close(stage.pool(h)[0, 0], expected)
+
+
+@pytest.mark.parametrize('collect', [torch.nn.Module.state_dict, get_state_dict])
+def test_the_settings_of_the_hidden_path_are_saved_with_the_weights(collect):
+    net = torch.nn.ModuleDict(dict(backbone=RLAResNet(
+        18, base_channels=4, rla=dict(channels=3, variant='v3'))))
+    for model in (net, copy.deepcopy(net)):
+        metadata = collect(model)._metadata
+        assert metadata['backbone.rla.0']['rla'] == net.backbone.rla_config.update()

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from mmrla.models import CifarDenseNet, CifarDualPathNet, RLAResNet
-from mmrla.models.lean.conv_norm import plain_path
+from mmrla.models.lean.conditions import plain_path
 from mmrla.models.rla import RLAStage
 from mmrla.paper.counts import count_parameters, count_statistics
 
