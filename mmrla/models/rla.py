@@ -47,7 +47,7 @@ class BlockFeatures(NamedTuple):
 
 @dataclass
 class Exchange:
-    """What a block and the hidden path pass to each other, besides x.
+    """The data that a block and the hidden path pass to each other, besides x.
 
     A block returns x alone, so that hooks, and code that knows nothing of the hidden
     path, get a tensor.

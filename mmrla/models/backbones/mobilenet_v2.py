@@ -318,7 +318,7 @@ class RLAMobileNetV2(DetectionBackbone):
         return super().readers() + self.hidden_path()[1:]
 
     def stages_with_blocks(self) -> List[nn.Module]:
-        """``layer1`` to ``layer7``, as many as there are."""
+        """``layer1`` to ``layer7``, as far as they are built."""
         return [getattr(self, name) for name in self.layers if name != 'conv2']
 
     def joints(self) -> Iterator[Joint]:

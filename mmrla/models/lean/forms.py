@@ -122,7 +122,7 @@ def choose_forms(name: str, x: Tensor) -> PlainForms:
     """The forms for one call of a block.
 
     Args:
-        name: A key of ``FORMS``, what the block is set to.
+        name: The forms that the block is set to, a key of ``FORMS``.
         x: The block's input.
     """
     if name == 'memory_saving' and not may_save_memory(x):
