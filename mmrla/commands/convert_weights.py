@@ -66,7 +66,7 @@ def with_layout(weights: Weights, layout: str) -> Dict[str, Tensor]:
     """Return the state dict of a layout; its metadata holds the RLA update."""
     state = OrderedDict(to_authors(weights) if layout == 'authors' else weights.entries)
     state = OrderedDict((name, value.contiguous()) for name, value in state.items())
-    state._metadata = {'backbone.rla': dict(rla=weights.update)} if weights.update else {}
+    state._metadata = {'backbone': dict(rla=weights.update)} if weights.update else {}
     return state
 
 
