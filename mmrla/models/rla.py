@@ -159,11 +159,6 @@ class RLAConfig:
         exchange: Whether the blocks read h. If not, only a classifier reads it.
         pre_act: Whether the norm and tanh of the ``'conv'`` cell come before
             its convolution or after it.
-        pretrained: Whether the weights of the backbone include the hidden path.
-            Set it to False for a warm start from the weights of a plain
-            network: ``frozen_stages`` and ``norm_eval`` then do not apply to
-            the hidden path, so that it trains in every stage and its norms
-            learn their statistics.
     """
     channels: int = 32
     variant: str = 'v1'
@@ -171,13 +166,12 @@ class RLAConfig:
     shared: bool = True
     exchange: bool = True
     pre_act: bool = True
-    pretrained: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int('rla.channels', self.channels)
         check_choice('rla.variant', self.variant, VARIANTS)
         check_choice('rla.cell', self.cell, CELLS)
-        for name in ('shared', 'exchange', 'pre_act', 'pretrained'):
+        for name in ('shared', 'exchange', 'pre_act'):
             check_choice(f'rla.{name}', getattr(self, name), (True, False))
         if self.cell != 'conv' and not VARIANTS[self.variant].recurrent:
             raise ValueError(f'rla.variant={self.variant!r} adds after the recurrent unit, which '
@@ -186,10 +180,8 @@ class RLAConfig:
             raise ValueError(f"rla.pre_act=False needs rla.cell='conv', not {self.cell!r}")
 
     def update(self) -> Dict[str, Any]:
-        """The settings that determine what the hidden path computes."""
-        update = asdict(self)
-        del update['pretrained']
-        return update
+        """The settings as a dict, as ``state_dict`` saves them."""
+        return asdict(self)
 
     def check_reaches_output(self, out_hidden: bool) -> None:
         """Raise an error if nothing reads the hidden state."""
