@@ -104,13 +104,14 @@ class RLABackbone(BaseModule):
     def init_weights(self) -> None:
         """Set the initial values, then load the weights that ``init_cfg`` names."""
         pretrained, is_first = self.pretrained_cfgs(), not self.is_init
-        init_cfg, self.init_cfg = self.init_cfg, self._other_cfgs()
+        init_cfg, self.init_cfg = self.init_cfg, self.other_cfgs()
         super().init_weights()
         self.init_cfg = init_cfg
         if is_first:
             initialize(self, [dict(cfg, type='PretrainedBackbone') for cfg in pretrained])
 
-    def _other_cfgs(self) -> List[dict]:
+    def other_cfgs(self) -> List[dict]:
+        """The entries of ``init_cfg`` that name no weights."""
         cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
         return [cfg for cfg in cfgs if cfg and cfg.get('type') not in PRETRAINED]
 
