@@ -1,32 +1,31 @@
 """Download a file from Google Drive, through gdown.
 
-gdown follows Google's confirmation page and redirects. This module adds what gdown does
-not do: a file that appears when it is complete, one download at a time, a partial file
-that cannot be resumed is discarded, and errors of one line.
+gdown follows Google's redirects and confirmation page, and resumes a transfer that breaks
+off. This module adds a time limit, one download at a time, a file that appears when it is
+complete, and errors of one line.
 """
+import contextlib
 import os
 import re
 import shutil
 import threading
-import time
 from pathlib import Path
 from types import ModuleType
-from typing import Callable, Optional
+from typing import Any, Iterator, Optional
 
 from filelock import FileLock
 from mmengine.utils import digit_version
 
-from .download import ATTEMPTS, TIMEOUT, progress_bar, with_retries
+from .download import TIMEOUT, progress_bar
 from .writing import sync_folder
 
 GDOWN_VERSION = '6.5'
 PAGE = 'https://drive.google.com/file/d/{}/view'
 CONNECT_TIMEOUT = 5
-# Seconds to the first byte of the file. gdown itself follows confirmation pages endlessly.
-PATIENCE = 60
-# An older partial file is not resumed, because the file on Google Drive may have changed.
-# gdown compares versions during one download only.
-MAX_PARTIAL_AGE = 24 * 3600
+# Seconds until Google Drive offers the file. gdown follows confirmation pages endlessly.
+PATIENCE = 30
+# How often a transfer is resumed. gdown waits up to 30 seconds between two attempts.
+RETRIES = 8
 WEB_PAGE = 'Google Drive sent a web page instead of the file'
 
 
@@ -41,9 +40,6 @@ def is_drive_id(text: str) -> bool:
 
 def download_from_drive(file_id: str, target: Path, progress: Optional[bool] = None) -> bool:
     """Download a file from Google Drive unless it exists; it appears when it is complete.
-
-    The bytes of an interrupted download stay in a hidden folder beside the target, and the
-    next call resumes from them.
 
     Args:
         file_id: The file's id on Google Drive.
@@ -63,12 +59,14 @@ def download_from_drive(file_id: str, target: Path, progress: Optional[bool] = N
     with FileLock(target.with_name(f'.{target.name}.lock')):
         if target.is_file():  # another process downloaded it
             return False
-        transfer = _DriveTransfer(gdown, file_id, target)
-        with progress_bar(progress) as bar:
-            task = bar.add_task(target.name, total=None)
-            with_retries(transfer, ATTEMPTS, lambda: bar.update(
-                task, completed=transfer.received, total=transfer.total))
-        transfer.finish()
+        with _folder_for(target) as folder:
+            part = folder / target.name
+            _Transfer(gdown, file_id, part).run(progress)
+            if _is_web_page(part):
+                raise DriveError(WEB_PAGE)
+            part.chmod(0o666 & ~_umask())  # gdown's file is private
+            os.replace(part, target)
+            sync_folder(target.parent)
     return True
 
 
@@ -84,135 +82,90 @@ def _import_gdown() -> ModuleType:
     return gdown
 
 
-class _DriveTransfer:
-    """The bytes of one file on Google Drive, over as many connections as it takes.
+@contextlib.contextmanager
+def _folder_for(target: Path) -> Iterator[Path]:
+    """A folder for the incomplete file, whose name gdown chooses."""
+    folder = target.with_name(f'.{target.name}.part')
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Transfer:
+    """The download of one file by gdown.
 
     Args:
         gdown: The package.
         file_id: The file's id on Google Drive.
         target: The local file.
-
-    Attributes:
-        received: How many bytes have arrived; 0 before the first byte of this transfer.
-        total: How many bytes the file has, if the server says so.
     """
 
     def __init__(self, gdown: ModuleType, file_id: str, target: Path) -> None:
         self.gdown, self.file_id, self.target = gdown, file_id, target
-        # gdown chooses the name of its partial file, which this folder keeps apart.
-        self.folder = target.with_name(f'.{target.name}.part')
-        self.received = 0
-        self.total: Optional[int] = None
-        self._discard_old_partials()
+        self.received, self.total = 0, None
 
-    @property
-    def complete(self) -> Path:
-        """The complete file, before it gets its place."""
-        return self.folder / self.target.name
-
-    def _partials(self) -> list:
-        return [path for path in self.folder.glob('*') if path.stat().st_size]
-
-    def _discard_old_partials(self) -> None:
-        """Remove partial files that gdown must not resume."""
-        partials = self._partials()
-        oldest = time.time() - MAX_PARTIAL_AGE
-        if len(partials) != 1 or partials[0].stat().st_mtime < oldest or self.complete in partials:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def run(self, update: Callable[[], None]) -> None:
-        """Receive the rest of the file.
-
-        Raises:
-            ConnectionError: The connection failed; another attempt may help.
-            DriveError: Google Drive refuses the file.
-        """
-        self.folder.mkdir(exist_ok=True)
-        had_partial, before = bool(self._partials()), self.received
+    def run(self, progress: Optional[bool]) -> None:
+        """Download the file; every error of gdown becomes a :class:`DriveError`."""
+        from requests import RequestException
         try:
-            self._call_gdown(update)
+            # Not retried: without a network or with a used-up quota the error is final.
+            self._call(skip_download=True)
+            with progress_bar(progress) as bar:
+                task = bar.add_task(self.target.name, total=None)
+                self._call(retries=RETRIES, progress=lambda received, total: (
+                    self._count(received, total),
+                    bar.update(task, completed=received, total=total)))
         except self.gdown.FileURLRetrievalError as error:
             raise DriveError(_refusal(str(error))) from error
         except self.gdown.DownloadCancelled as error:
-            raise DriveError(f'Google Drive sent no file for {PATIENCE} seconds') from error
-        except self.gdown.DownloadError as error:
-            if had_partial and self.received == before:  # the server refused to resume it
-                shutil.rmtree(self.folder)
-                return self.run(update)
-            raise ConnectionError(self._broken_off() or _one_line(error)) from error
-        finally:
-            self._remove_empty_folder()
+            raise DriveError(f'Google Drive offered no file within {PATIENCE} seconds') from error
+        except (self.gdown.DownloadError, RequestException) as error:
+            raise DriveError(self._failure(error)) from error
+        except (LookupError, AssertionError, ValueError) as error:
+            raise DriveError(f'{WEB_PAGE}, which gdown cannot read') from error
 
-    def _call_gdown(self, update: Callable[[], None]) -> None:
-        """Call gdown; an error of ``requests`` becomes one of this module."""
-        from requests import exceptions
+    def _call(self, **arguments: Any) -> None:
+        """Call gdown; stop it if there is no byte of the file for too long."""
         stop = threading.Event()
-        timer = threading.Timer(PATIENCE, stop.set)
+        timer = threading.Timer(PATIENCE, lambda: self.received or stop.set())
         timer.daemon = True
-
-        def progress(received: int, total: Optional[int]) -> None:
-            timer.cancel()
-            self.received, self.total = received, total
-            update()
-
         timer.start()
         try:
             self.gdown.download(
-                id=self.file_id, output=str(self.complete), quiet=True, resume=True,
-                use_cookies=False, timeout=(CONNECT_TIMEOUT, TIMEOUT), progress=progress,
-                cancel=stop)
-        except exceptions.HTTPError as error:
-            response = error.response
-            raise DriveError(f'Google Drive answered {response.status_code} '
-                             f'{response.reason}') from error
-        except exceptions.RequestException as error:
-            raise ConnectionError(self._broken_off() or (
-                f'the connection to Google Drive failed: {_innermost(error)}')) from error
-        except (LookupError, AssertionError, ValueError) as error:  # an answer it cannot parse
-            raise DriveError(f'{WEB_PAGE} ({type(error).__name__} in gdown)') from error
+                id=self.file_id, output=str(self.target), quiet=True, use_cookies=False,
+                timeout=(CONNECT_TIMEOUT, TIMEOUT), cancel=stop, **arguments)
         finally:
             timer.cancel()
 
-    def _broken_off(self) -> str:
-        """The error of a transfer that ended too early; empty if no byte arrived."""
-        if not self.received:
-            return ''
-        return (f'the connection broke off after {self.received} of {self.total or "?"} bytes; '
-                'run the command again to resume the download')
+    def _count(self, received: int, total: Optional[int]) -> None:
+        self.received, self.total = received, total
 
-    def _remove_empty_folder(self) -> None:
-        """Keep the folder for a later call only if it has bytes to resume."""
-        if not self._partials():
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def finish(self) -> None:
-        """Move the complete file to its place."""
-        try:
-            if _is_web_page(self.complete):
-                raise DriveError(WEB_PAGE)
-            os.replace(self.complete, self.target)
-            sync_folder(self.target.parent)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _failure(self, error: Exception) -> str:
+        """One line for a connection that failed."""
+        response = getattr(error, 'response', None)
+        if response is not None:
+            return f'Google Drive answered {response.status_code} {response.reason}'
+        if self.received:
+            return f'the connection broke off after {self.received} of {self.total or "?"} bytes'
+        return f'the connection to Google Drive failed: {_innermost(error)}'
 
 
 def _refusal(message: str) -> str:
     """One line for gdown's message about a web page that has no link to the file."""
-    if re.search('too many users|quota', message, re.IGNORECASE):
+    if re.search(r'too\s+many\s+users|quota', message, re.IGNORECASE):
         return ("Google's download quota for this file is used up for now; it can take 24 hours "
                 'until Google allows downloads again')
     return f'{WEB_PAGE}; the file may be deleted or not public'
 
 
-def _one_line(error: Exception) -> str:
-    return ' '.join(str(error).split())
-
-
 def _innermost(error: BaseException) -> str:
-    """The text of the error that caused the others."""
+    """The text of the error that caused the others, as one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
-    return _one_line(error) or type(error).__name__
+    return ' '.join(str(error).split()) or type(error).__name__
 
 
 def _is_web_page(path: Path) -> bool:
@@ -220,3 +173,9 @@ def _is_web_page(path: Path) -> bool:
     with path.open('rb') as file:
         head = file.read(1024).lstrip().lower()
     return head.startswith((b'<!doctype', b'<html', b'<head', b'<body'))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
