@@ -78,7 +78,7 @@ IMPORTS = ('torch', 'torchvision', 'torchvision.models', 'torch.distributed', 't
 # Additive registrations that rebind the attribute which holds the table. The content is
 # checked below: every earlier entry is still there.
 ADDITIVE = {
-    'mmengine.runner.checkpoint.CheckpointLoader._schemes',  # .safetensors
+    'mmengine.runner.checkpoint.CheckpointLoader._schemes',  # new names
     'torch._weights_only_unpickler._marked_safe_globals_set',  # add_safe_globals
 }
 
@@ -110,7 +110,8 @@ def test_the_names_of_checkpoints_that_mmengine_knows_keep_their_loaders():
             'before = dict(Loader._schemes); import mmrla; now = Loader._schemes; '
             'print(all(now[key] is before[key] for key in before), sorted({*now} - {*before}))')
     result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert result.stdout.strip().splitlines()[-1] == r"True ['[^:]*\\.safetensors$']", result.stderr
+    expected = r"True ['[^:]*\\.safetensors$', 'authors://', 'gdrive://']"
+    assert result.stdout.strip().splitlines()[-1] == expected, result.stderr
 
 
 def test_a_rebound_attribute_would_be_found():

@@ -5,7 +5,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 from urllib.error import HTTPError, URLError
 
 from rich.console import Console
@@ -63,7 +63,7 @@ def download(url: str, target: Path, progress: Optional[bool] = None,
     try:
         with progress_bar(progress) as bar:
             task = bar.add_task(target.name, total=None)
-            _with_retries(transfer, attempts, lambda: bar.update(
+            with_retries(transfer, attempts, lambda: bar.update(
                 task, completed=transfer.received, total=transfer.total))
         os.replace(partial, target)
         sync_folder(target.parent)
@@ -71,8 +71,14 @@ def download(url: str, target: Path, progress: Optional[bool] = None,
         partial.unlink(missing_ok=True)
 
 
-def _with_retries(transfer: '_Transfer', attempts: int, update) -> None:
-    """Run a transfer; each attempt that brought no byte counts."""
+def with_retries(transfer: Any, attempts: int, update: Callable[[], None]) -> None:
+    """Run a transfer again until it is complete.
+
+    Args:
+        transfer: Has ``received``, the number of bytes that arrived, and ``run(update)``.
+        attempts: How many attempts without a new byte are made.
+        update: Called when bytes have arrived.
+    """
     failures = 0
     while True:
         before = transfer.received
