@@ -77,7 +77,7 @@ def run_report(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     runs = [read_run(folder) for folder in args.runs]
     for run in runs:
-        if not args.no_predict and results.read_predictions(run) is None:
+        if not args.no_predict and not results.has_predictions(run):
             if predict(run, args.batch_size) is None:
                 console.print(f'{run.name}: no detections (its checkpoint, annotations or images '
                               'are not here): the page has its curves and config only')

@@ -12,7 +12,7 @@ from mmrla.paper.counts import count_flops, count_parameters
 from .runs import Run
 
 TIMED_SIZE = (320, 320)
-ROUNDS = 5
+ROUNDS = 3
 
 
 def plain_config(backbone: Dict[str, Any]) -> Optional[Dict[str, Any]]:

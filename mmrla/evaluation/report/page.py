@@ -66,7 +66,7 @@ def collect(runs: Sequence[Run], options: Options, progress: Progress) -> Dict[s
         runs=[dict(name=name, facts=run.facts, curves=run.curves)
               for name, run in zip(names, runs, strict=True)],
         differences=config_differences([run.config for run in runs]),
-        configs=[run.config.pretty_text for run in runs])
+        configs=[run.text for run in runs])
     progress('evaluating the detections')
     content.update(_detections(runs, options, progress))
     if options.cost:

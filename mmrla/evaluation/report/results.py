@@ -108,14 +108,18 @@ def predictions_file(run: Run) -> Path:
     return run.folder / 'predictions' / f'{stem}.json'
 
 
+def has_predictions(run: Run) -> bool:
+    """Whether detections are kept that are newer than the checkpoint."""
+    path = predictions_file(run)
+    return path.is_file() and not (
+        run.checkpoint and run.checkpoint.stat().st_mtime > path.stat().st_mtime)
+
+
 def read_predictions(run: Run) -> Optional[List[dict]]:
     """The kept detections; None if there are none, or if the checkpoint is newer."""
-    path = predictions_file(run)
-    if not path.is_file():
+    if not has_predictions(run):
         return None
-    if run.checkpoint and run.checkpoint.stat().st_mtime > path.stat().st_mtime:
-        return None
-    content = json.loads(path.read_bytes())
+    content = json.loads(predictions_file(run).read_bytes())
     return content['annotations'] if isinstance(content, dict) else content
 
 

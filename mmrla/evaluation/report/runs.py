@@ -30,6 +30,7 @@ class Run(NamedTuple):
         name: The name of the work dir.
         folder: The work dir.
         config: The config of the last training.
+        text: The same as the text that the training wrote.
         curves: By the name of a scalar, (step, value): the iteration for losses and the
             learning rate, the epoch for metrics.
         facts: What was run and from what, for people.
@@ -37,6 +38,7 @@ class Run(NamedTuple):
     name: str
     folder: Path
     config: Config
+    text: str
     curves: Dict[str, Curve]
     facts: Dict[str, str]
 
@@ -69,19 +71,21 @@ def read_run(folder: Path) -> Run:
     logs = sorted(folder.glob('*/vis_data/scalars.json'))
     if not logs:
         raise RunError(f'{folder} holds no log of a training (*/vis_data/scalars.json)')
-    config = _config(logs)
+    path = _config_file(logs)
+    text = path.read_text()
+    config = parse_config(text, str(path))
     curves = _curves(logs)
     if not curves:
         raise RunError(f'{folder} holds a log without a single value: was anything trained?')
     name = folder.resolve().name
-    return Run(name, folder, config, curves, _facts(folder, config, logs, curves))
+    return Run(name, folder, config, text, curves, _facts(folder, config, logs, curves))
 
 
-def _config(logs: List[Path]) -> Config:
+def _config_file(logs: List[Path]) -> Path:
     for log in reversed(logs):
         path = log.with_name('config.py')
         if path.is_file():
-            return parse_config(path.read_text(), str(path))
+            return path
     raise RunError(f'{logs[-1].parent} holds no config.py, which every training writes')
 
 
