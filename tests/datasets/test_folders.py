@@ -13,7 +13,7 @@ def folder(tmp_path):
     return make_class_folders(tmp_path / 'shapes', train=3, val=2)
 
 
-def test_the_embedded_set_is_read_with_its_labels(folder):
+def test_the_images_have_the_labels_of_their_folders(folder):
     data = ClassFolders(str(folder / 'train'), pipeline=[])
     assert len(data) == 18
     assert data.metainfo['classes'] == ('cross', 'disc', 'ring', 'square', 'star', 'triangle')
@@ -21,7 +21,7 @@ def test_the_embedded_set_is_read_with_its_labels(folder):
                for item in map(data.get_data_info, range(18)))
 
 
-def test_training_and_held_out_images_differ(folder):
+def test_training_and_validation_images_differ(folder):
     images = [{path.read_bytes() for path in (folder / split).rglob('*.png')}
               for split in ('train', 'val')]
     assert [len(group) for group in images] == [18, 12]
@@ -30,7 +30,7 @@ def test_training_and_held_out_images_differ(folder):
 
 def test_a_wrong_class_folder_is_named(folder):
     (folder / 'train/hexagon').mkdir()
-    with pytest.raises(ValueError, match='train/hexagon is no class folder.*disc'):
+    with pytest.raises(ValueError, match='train/hexagon is not a class folder.*disc'):
         ClassFolders(str(folder / 'train'), classes=('cross', 'disc', 'ring', 'square', 'star',
                                                      'triangle'))
 

@@ -15,7 +15,6 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import runner as mmengine_runner_module
 
-from mmrla.commands.common import clear_errors
 from mmrla.datasets import make_shapes
 from mmrla.engine import resume
 from mmrla.engine.randomness import (
@@ -449,10 +448,10 @@ def test_an_epoch_that_begins_in_its_middle_has_the_rest_of_its_batches():
 def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
     counts = chaos.run('SafeCheckpointHook', kills=3, interval=2, keep=1, seed=1, seconds=0.003,
                        folder=tmp_path, data=data)
-    assert counts['kills'] == counts['started again by itself'] == 3
-    assert counts['of them while a checkpoint was written'] >= 1
+    assert counts['kills'] == counts['resumed'] == 3
+    assert counts['kills while a checkpoint was written'] >= 1
     assert counts['more than one interval lost'] == 0
-    assert counts['pointer names an unreadable file'] == 0
+    assert counts['last_checkpoint names an unreadable file'] == 0
 
 
 def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
@@ -475,26 +474,6 @@ class DieBeforeValidation(Hook):
 
     def before_val(self, runner):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize('error, words', [
-    (torch.OutOfMemoryError('CUDA out of memory. Tried'), 'train_dataloader.batch_size'),
-    (MemoryError(), 'train_dataloader.batch_size'),
-    (RuntimeError('[enforce fail] DefaultCPUAllocator: can\'t allocate memory: you tried'),
-     'with_cp=True'),
-    (OSError(errno.EROFS, 'Read-only file system', 'work/log'), 'work/log cannot be written'),
-    (RuntimeError('[gloo/tcp] Connection closed by peer [127.0.0.1]'), 'another process'),
-    (RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. '), 'num_workers')])
-def test_a_failure_says_what_to_do_in_one_line(error, words):
-    with pytest.raises(SystemExit) as found, clear_errors():
-        raise error
-    assert words in str(found.value) and '--resume' in str(found.value)
-    assert len(str(found.value).splitlines()) == 1
-
-
-def test_an_error_of_the_code_keeps_its_traceback():
-    with pytest.raises(RuntimeError, match='shape'), clear_errors():
-        raise RuntimeError('shape mismatch')
 
 
 def test_a_restarted_process_resumes_by_itself(monkeypatch):
