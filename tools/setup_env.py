@@ -81,7 +81,7 @@ def say(message: str) -> None:
 
 def requirement_files(development: bool = True) -> list:
     """Return the requirement files that the environment must satisfy."""
-    names = ['runtime', 'mminstall', 'detection', 'pretraining']
+    names = ['runtime', 'mminstall', 'detection', 'pretraining', 'report']
     return [REQUIREMENTS / f'{name}.txt' for name in names + ['development'] * development]
 
 

@@ -11,21 +11,23 @@ import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import cv2
 import numpy as np
 from rich.table import Table
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
 
-from .common import clear_errors, silence
+from .errors import clear_errors
+from .logs import silence_logs
 from .screen import console, progress_bar, table
 
 PICTURES_AHEAD = 8
 
 
-def parse_args() -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         description='Detect objects in images, folders and videos with a trained detector.')
     parser.add_argument('checkpoint', help='a trained detector')
@@ -43,7 +45,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--no-pictures', action='store_true', help='write predictions.json only')
     parser.add_argument('--ann', metavar='ANNOTATIONS',
                         help='a COCO-format file whose image and category ids are used')
-    args = parser.parse_args()
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if not 0 <= args.score <= 1:
         parser.error(f'--score {args.score} must be between 0 and 1')
     if args.batch_size < 1:
@@ -190,16 +198,12 @@ def _predict_all(predictor: Any, inputs: Any, writer: Any, summary: Summary,
             bar.advance(task)
 
 
-def main() -> None:
-    args = parse_args()
-    silence()
-    from mmrla.engine.config_text import ConfigTextError
-    from mmrla.inference.sources import InputError
-    try:
-        with clear_errors():
-            run(args)
-    except (InputError, ConfigTextError) as error:
-        raise SystemExit(str(error)) from None
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
+    silence_logs()
+    with clear_errors():
+        run(args)
 
 
 if __name__ == '__main__':

@@ -10,15 +10,17 @@ takes seconds.
 import argparse
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional, Sequence
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
 
-from .common import clear_errors, silence
+from .errors import clear_errors
+from .logs import silence_logs
 from .screen import console, error_console, progress_bar
 
 
-def parse_args() -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         description='Make one HTML page about one or several training runs.')
     parser.add_argument('runs', nargs='+', type=Path, metavar='RUN',
@@ -37,7 +39,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--no-predict', action='store_true',
                         help='use kept detections only, make none')
     parser.add_argument('--no-cost', action='store_true', help='do not time the backbones')
-    args = parser.parse_args()
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if not 0 <= args.score < 1:
         parser.error(f'--score {args.score} must be from 0 to below 1')
     for name in ('images', 'inside'):
@@ -46,7 +54,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def predict(run, batch_size: int) -> Optional[Path]:
+def predict(run: Any, batch_size: int) -> Optional[Path]:
     """Detect on the validation images of a run; None if it cannot be done."""
     from mmrla.evaluation.report import results
     from mmrla.inference import CocoWriter, Predictor, open_inputs  # imports mmdet
@@ -94,17 +102,12 @@ def run_report(args: argparse.Namespace) -> None:
     console.print(f'report: {args.out} ({size:.1f} MB, {time.perf_counter() - start:.0f} s)')
 
 
-def main() -> None:
-    args = parse_args()
-    silence()
-    from mmrla.datasets.errors import DataError
-    from mmrla.engine.config_text import ConfigTextError
-    from mmrla.evaluation.report import RunError
-    try:
-        with clear_errors():
-            run_report(args)
-    except (ConfigTextError, DataError, RunError) as error:
-        raise SystemExit(str(error)) from None
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
+    silence_logs()
+    with clear_errors():
+        run_report(args)
 
 
 if __name__ == '__main__':
