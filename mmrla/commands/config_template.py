@@ -1,6 +1,5 @@
 """The config that ``mmrla init`` writes."""
 import math
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
@@ -71,12 +70,8 @@ def _epochs(iterations: int, images: int, batch: int, least: int) -> int:
 
 
 def base_path(name: str) -> str:
-    """A config of mmrla, by package name if the package is installed, else by its path."""
-    try:
-        distribution('mmrla')
-        return f'mmrla::{name}'
-    except PackageNotFoundError:
-        return str(REPO / 'configs' / name)
+    """The path of one of mmrla's configs, in the clone or in the installed package."""
+    return str(REPO / 'configs' / name)
 
 
 def config_text(dataset: Dataset, plan: Plan, out: Path) -> str:

@@ -1,9 +1,4 @@
-"""A trained detector in three lines.
-
-    predictor = mmrla.Predictor('epoch_12.pth')
-    for sample in predictor('images/'):
-        print(sample.img_path, sample.pred_instances.bboxes)
-"""
+"""A trained detector on images, folders and videos: :class:`Predictor`."""
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice

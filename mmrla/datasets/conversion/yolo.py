@@ -174,8 +174,8 @@ def _objects(path: Path, size: Tuple[int, int], count: int
             raise DataError(f'{where}: class {label} is unknown; there are {count} names, numbered '
                             'from 0')
         if any(value < -0.01 or value > 1.5 for value in values):
-            raise DataError(f'{where}: {line[:60]!r} is not normalised; YOLO coordinates are shares '
-                            'of the width and height, from 0 to 1')
+            raise DataError(f'{where}: {line[:60]!r} is not normalised; YOLO coordinates are '
+                            'shares of the width and height, from 0 to 1')
         yield (label, *_geometry(values, size, where))
 
 
