@@ -6,7 +6,7 @@ import torch
 
 import mmrla  # noqa: F401
 from support.malicious import Malicious
-from support.memory import LIMIT, peak_memory, release_memory
+from support.memory import LIMIT, peak_memory, release_memory, resident_memory
 from support.networks import randomise as randomise_network
 
 PEAKS = pytest.StashKey[dict]()
@@ -19,11 +19,12 @@ def _quiet_and_repeatable():
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True, scope='module')
+@pytest.fixture(autouse=True)
 def _release_memory():
-    """Release the memory of a test module before the next module starts."""
+    """Release free memory after a test if the process uses more than half of the limit."""
     yield
-    release_memory()
+    if resident_memory() > LIMIT / 2:
+        release_memory()
 
 
 @pytest.fixture

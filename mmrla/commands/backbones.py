@@ -2,7 +2,7 @@
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmrla.weights.fit import load_weights
+from mmrla.weights import load_weights
 
 from .configs import read_config
 from .errors import clear_errors

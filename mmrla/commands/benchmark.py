@@ -156,15 +156,20 @@ def multiply_adds(function: Callable[[], Any]) -> int:
 
 
 def saved_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
-    """Return the bytes saved for backward, without the parameters and buffers."""
+    """Return the bytes saved for backward, without the parameters and buffers.
+
+    The tensors are detached: a saved output that kept its ``grad_fn`` would form a
+    reference cycle, and the graph would never be freed.
+    """
     own = {value.untyped_storage().data_ptr() for value in model.state_dict().values()}
     saved = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage.nbytes(), tensor  # alive: no address is reused
-        return tensor
+            # A reference keeps the storage alive, so that no address is reused.
+            saved[storage.data_ptr()] = storage.nbytes(), tensor.detach()
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function()

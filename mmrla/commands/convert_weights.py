@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 import torch
-from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
 import mmrla  # noqa: F401  (reads checkpoints safely)
+from mmrla.weights import load_checkpoint
+from mmrla.weights.errors import SaveError
 from mmrla.weights.layouts import Weights, to_authors, to_ours, weights_of
-from mmrla.weights.writing import SaveError, verify, write_file
+from mmrla.weights.writing import verify_checkpoint, write_file
 
 from .errors import clear_errors
 
@@ -65,7 +66,7 @@ def with_layout(weights: Weights, layout: str) -> Dict[str, Tensor]:
     """Return the state dict of a layout; its metadata holds the RLA update."""
     state = OrderedDict(to_authors(weights) if layout == 'authors' else weights.entries)
     state = OrderedDict((name, value.contiguous()) for name, value in state.items())
-    state._metadata = {'backbone.rla': dict(rla=weights.update)} if weights.update else {}
+    state._metadata = {'backbone': dict(rla=weights.update)} if weights.update else {}
     return state
 
 
@@ -94,7 +95,7 @@ def publish(content: bytes, target: Path, hash_in_name: bool) -> Path:
         digest = hashlib.sha256(content).hexdigest()[:8]
         target = target.with_name(f'{target.stem}-{digest}{target.suffix}')
     try:
-        write_file(target, lambda file: file.write(content), verify=verify)
+        write_file(target, lambda file: file.write(content), verify=verify_checkpoint)
     except OSError as error:
         raise SaveError(f'{target} cannot be written ({error.strerror or error}); free space '
                         'there or choose another target') from error
@@ -105,7 +106,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
     args = parse_args(argv)
     with clear_errors():
-        checkpoint = CheckpointLoader.load_checkpoint(args.source, 'cpu')
+        checkpoint = load_checkpoint(args.source)
         weights = to_ours(weights_of(checkpoint))
         state = with_layout(weights, args.layout)
         meta = {key: value for key, value in checkpoint.get('meta', {}).items() if key in KEPT}

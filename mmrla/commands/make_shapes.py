@@ -4,6 +4,8 @@ from typing import Optional, Sequence
 
 from mmrla.datasets import make_class_folders, make_shapes
 
+from .errors import clear_errors
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
@@ -25,7 +27,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     make = make_class_folders if args.classification else make_shapes
     counts = {name: getattr(args, name) for name in ('train', 'val')
               if getattr(args, name) is not None}
-    print(f'the images are in {make(args.folder, seed=args.seed, **counts)}')
+    with clear_errors():
+        print(f'the images are in {make(args.folder, seed=args.seed, **counts)}')
 
 
 if __name__ == '__main__':

@@ -1,17 +1,20 @@
-"""Errors that name the image or annotation file they come from."""
-from typing import Any, Callable, List, Sequence
+"""Errors of data that name the file."""
+import contextlib
+import traceback
+from typing import Any, Iterator, List, Optional, Sequence
 
+from mmengine.dataset import BaseDataset
 from torch.utils.data import DataLoader, Dataset
 
 
 class DataError(ValueError):
-    """Data cannot be used; the message names the file and the reason."""
+    """Data cannot be used. The message names the file and the reason."""
 
 
 class NamedItems:
-    """Load the samples of a batch; errors name the image.
+    """Load the samples of a batch; an error names the image.
 
-    torch's data loader calls ``dataset.__getitems__`` with the indices of a batch.
+    torch loads a whole batch through the method ``__getitems__`` of a data set.
 
     Args:
         dataset: The data set.
@@ -21,22 +24,22 @@ class NamedItems:
         self.dataset = dataset
 
     def __call__(self, batch: Sequence[int]) -> List[Any]:
-        """Load the samples of a batch."""
+        """The samples of a batch."""
         return [self.load(index) for index in batch]
 
     def load(self, index: int) -> Any:
-        """Load one sample."""
+        """One sample."""
         try:
             return self.dataset[index]
         except DataError:
             raise
-        except Exception as error:  # decoders and transforms raise many types
-            raise DataError(f'{_name(self.dataset, index)} cannot be used ({reason(error)}). '
-                            'tools/check_dataset.py lists all such files') from error
+        except Exception as error:  # decoders and transforms raise nearly anything
+            raise DataError(f'{_name(self.dataset, index)} cannot be used ({reason(error)}); '
+                            'tools/check_dataset.py finds all such files') from error
 
 
-def name_errors(loader: DataLoader) -> None:
-    """Let the errors of a data loader name the image."""
+def name_item_errors(loader: DataLoader) -> None:
+    """Let the errors of a loader name the image."""
     if not hasattr(loader.dataset, '__getitems__'):
         loader.dataset.__getitems__ = NamedItems(loader.dataset)
 
@@ -44,26 +47,44 @@ def name_errors(loader: DataLoader) -> None:
 def _name(dataset: Dataset, index: int) -> str:
     try:
         return f'image {dataset.get_data_info(index)["img_path"]}'
-    except Exception:  # not a data set of mmengine
+    except Exception:  # another kind of data set
         return f'sample {index} of {type(dataset).__name__}'
 
 
 def reason(error: Exception) -> str:
-    """Return the type and the first line of an error."""
+    """An error in one line."""
     lines = str(error).strip().splitlines()
     return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
 
 
-def named_full_init(full_init: Callable, dataset: Any) -> None:
-    """Call ``full_init`` of a data set; errors name the annotation file."""
+@contextlib.contextmanager
+def name_annotation_errors() -> Iterator[None]:
+    """Let the errors of reading annotations name the annotation file.
+
+    mmengine, mmdet and pycocotools raise whatever they meet first: a KeyError for a
+    key, a JSONDecodeError for a line.
+    """
     try:
-        full_init(dataset)
+        yield
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # a damaged file can raise any type
+    except Exception as error:  # annotation files can contain anything
+        dataset = _failed_dataset(error)
+        if dataset is None:
+            raise
         place = getattr(dataset, 'ann_file', '') or getattr(dataset, 'data_root', '')
         if isinstance(error, FileNotFoundError):
-            raise DataError(f'{error.filename or place} does not exist. '
-                            'Correct data_root and ann_file of the data set') from error
-        raise DataError(f'annotations {place} cannot be used ({reason(error)}). '
-                        'tools/check_dataset.py lists the problems') from error
+            raise DataError(f'{error.filename or place} does not exist; '
+                            'set data_root and ann_file of the data set') from error
+        raise DataError(f'annotations {place} cannot be used ({reason(error)}); '
+                        'tools/check_dataset.py says what is wrong') from error
+
+
+def _failed_dataset(error: Exception) -> Optional[BaseDataset]:
+    """The data set whose ``full_init`` raised an error; None if none did."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get('self')
+        if frame.f_code.co_name == 'full_init' and isinstance(owner, BaseDataset):
+            found = owner
+    return found

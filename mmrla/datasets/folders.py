@@ -31,7 +31,7 @@ class ClassFolders(BaseDataset):
     def __init__(self, data_root: str, classes: Sequence[str] = (), **kwargs) -> None:
         root = Path(data_root)
         if not root.is_dir():
-            raise FileNotFoundError(f'data_root {data_root} is not a folder')
+            raise DataError(f'data_root {data_root} is not a folder')
         found = sorted(path.name for path in root.iterdir() if path.is_dir())
         self._check_classes(root, found, classes)
         super().__init__(data_root=data_root,
@@ -40,14 +40,14 @@ class ClassFolders(BaseDataset):
     @staticmethod
     def _check_classes(root: Path, found: List[str], classes: Sequence[str]) -> None:
         if not found:
-            raise ValueError(f'{root} has no class folders')
+            raise DataError(f'{root} has no class folders')
         for name in found:
             if classes and name not in classes:
-                raise ValueError(f'{root / name} is not a class folder; the classes are: '
-                                 f'{", ".join(classes)}')
+                raise DataError(f'{root / name} is not a class folder; the classes are: '
+                                f'{", ".join(classes)}')
         for name in classes:
             if name not in found:
-                raise ValueError(f'{root / name} is missing: class {name!r} has no folder')
+                raise DataError(f'{root / name} is missing: class {name!r} has no folder')
 
     def load_data_list(self) -> List[Dict]:
         """List the images by class and name.
@@ -61,7 +61,7 @@ class ClassFolders(BaseDataset):
             images = sorted(path for path in folder.iterdir()
                             if path.suffix.lower() in IMAGE_SUFFIXES)
             if not images:
-                raise ValueError(f'{folder} has no images ({", ".join(IMAGE_SUFFIXES)})')
+                raise DataError(f'{folder} has no images ({", ".join(IMAGE_SUFFIXES)})')
             data += [dict(img_path=str(path), gt_label=label) for path in images]
         return data
 
@@ -129,6 +129,6 @@ class CheckLabelsHook(Hook):
             for label in sample.gt_label.tolist():
                 if not 0 <= label < self.num_classes:
                     name = sample.get('img_path', f'number {sample.get("sample_idx")}')
-                    raise ValueError(f'image {name} has label {label}, but the head has '
-                                     f'num_classes={self.num_classes} (labels 0 to '
-                                     f'{self.num_classes - 1})')
+                    raise DataError(f'image {name} has label {label}, but the head has '
+                                    f'num_classes={self.num_classes} (labels 0 to '
+                                    f'{self.num_classes - 1})')

@@ -18,6 +18,8 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 import cv2
 import numpy as np
 
+from .errors import DataError
+
 CLASSES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
 # Increase this number when the same arguments draw different images.
 VERSION = 1
@@ -292,13 +294,13 @@ def _make_once(folder: Path, recipe: Dict[str, int], write: Callable[[Path], Non
     """Let ``write`` fill a new folder, unless it contains the data set of the recipe."""
     for name in ('train', 'val'):
         if recipe[name] < 1:
-            raise ValueError(f'{name}={recipe[name]} must be 1 or more')
+            raise DataError(f'{name}={recipe[name]} must be 1 or more')
     recipe = dict(version=VERSION, **recipe)
     stamp = folder / 'shapes.json'
     if stamp.exists() and json.loads(stamp.read_text()) == recipe:
         return folder
     if folder.exists() and not stamp.exists() and any(folder.iterdir()):
-        raise FileExistsError(
+        raise DataError(
             f'{folder} contains other files; choose another folder or remove it')
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))

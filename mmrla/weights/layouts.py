@@ -7,7 +7,7 @@ followed in either direction.
 import re
 from collections import OrderedDict
 from functools import cache
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from torch import Tensor
 from mmrla.models.backbones.mobilenet_v2 import RLAMobileNetV2
 from mmrla.models.rla import RLAConfig
 
-from .reading import CheckpointError, metadata_of, source_of, weights_key
+from .errors import CheckpointError
+from .reading import metadata_of, source_of, weights_key
 
 BACKBONE = 'backbone.'
 
@@ -238,6 +239,17 @@ def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
             (name.removeprefix('module.'), value) for name, value in state.items())
     state._metadata = metadata_of(saved)
     return state
+
+
+def revised(state: Dict[str, Tensor], rules: Iterable[Tuple[str, str]]) -> Dict[str, Tensor]:
+    """A state dict whose keys were changed by patterns and their replacements."""
+    revised_state = OrderedDict()
+    for name, value in state.items():
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        revised_state[name] = value
+    revised_state._metadata = metadata_of(state)
+    return revised_state
 
 
 def _contents(checkpoint: Dict[str, Any]) -> str:

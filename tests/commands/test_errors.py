@@ -7,9 +7,8 @@ from torch.utils.data import DataLoader
 
 from mmrla.commands.errors import clear_errors
 from mmrla.datasets.errors import DataError
-from mmrla.engine.hooks import DivergedError
-from mmrla.weights.reading import CheckpointError
-from mmrla.weights.writing import SaveError
+from mmrla.engine import DivergedError
+from mmrla.weights.errors import CheckpointError, SaveError
 
 
 @pytest.mark.parametrize('kind', [DataError, CheckpointError, SaveError, DivergedError])

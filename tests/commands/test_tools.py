@@ -5,6 +5,7 @@ import pkgutil
 import pytest
 
 from mmrla import commands
+from mmrla.commands import make_shapes
 from support import REPO, load_tool
 
 COMMANDS = sorted(path.stem for path in (REPO / 'tools').glob('*.py') if path.stem != 'setup_env')
@@ -32,3 +33,14 @@ def test_every_argument_has_a_help_text(name):
     with pytest.raises(SystemExit) as found:
         module.main(['--help'])
     assert found.value.code == 0
+
+
+def test_make_shapes_names_a_folder_with_other_files(tmp_path):
+    (tmp_path / 'mine.txt').write_text('precious')
+    with pytest.raises(SystemExit, match=f'{tmp_path} contains other files'):
+        make_shapes.main([str(tmp_path), '--train', '1', '--val', '1'])
+
+
+def test_make_shapes_prints_the_folder(tmp_path, capsys):
+    make_shapes.main([str(tmp_path / 'a'), '--classification', '--train', '1', '--val', '1'])
+    assert capsys.readouterr().out == f'the images are in {tmp_path}/a\n'

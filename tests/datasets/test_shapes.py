@@ -8,6 +8,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from mmrla.datasets import CLASSES, make_shapes
+from mmrla.datasets.errors import DataError
 from support import REPO
 
 
@@ -81,7 +82,7 @@ def test_a_complete_data_set_is_not_written_again(shapes):
 
 def test_a_folder_with_other_files_is_not_overwritten(tmp_path):
     (tmp_path / 'mine.txt').write_text('precious')
-    with pytest.raises(FileExistsError, match=str(tmp_path)):
+    with pytest.raises(DataError, match=str(tmp_path)):
         make_shapes(tmp_path, train=1, val=1)
     assert (tmp_path / 'mine.txt').read_text() == 'precious'
 
@@ -94,7 +95,7 @@ def test_a_failed_call_leaves_no_files(tmp_path, monkeypatch):
 
 
 def test_a_wrong_count_is_named(tmp_path):
-    with pytest.raises(ValueError, match='val=0'):
+    with pytest.raises(DataError, match='val=0'):
         make_shapes(tmp_path / 'shapes', train=1, val=0)
 
 

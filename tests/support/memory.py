@@ -2,6 +2,7 @@
 import ctypes
 import gc
 import resource
+from pathlib import Path
 
 LIMIT = 2 << 30
 
@@ -13,6 +14,15 @@ def release_memory() -> None:
         ctypes.CDLL('libc.so.6').malloc_trim(0)
     except (OSError, AttributeError):  # not glibc
         pass
+
+
+def resident_memory() -> int:
+    """Return the resident memory of this process in bytes."""
+    try:
+        pages = int(Path('/proc/self/statm').read_text().split()[1])
+    except OSError:  # not Linux
+        return 0
+    return pages * resource.getpagesize()
 
 
 def peak_memory() -> int:

@@ -1,4 +1,5 @@
 """Loading into models: the warm start, what fits and what does not, and the report."""
+import copy
 import logging
 import pickle
 from collections import OrderedDict
@@ -8,15 +9,18 @@ import pytest
 import torch
 from mmdet.models import ResNet
 from mmengine.hooks import EMAHook
-from mmengine.model import ExponentialMovingAverage, PretrainedInit
+from mmengine.model import ExponentialMovingAverage, PretrainedInit, initialize
 from mmengine.runner import get_state_dict, load_checkpoint, save_checkpoint
 from torch import nn
 
 from mmrla.models import RLACifarResNet, RLAMobileNetV2, RLAPooling, RLAResNet
 from mmrla.models.rla import last_convolution
-from mmrla.weights.fit import BY_THE_MODEL, WARM_START, WIDENED, load_weights
-from mmrla.weights.reading import CheckpointError
+from mmrla.weights import load_weights
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.fit import WARM_START, WIDENED
+from mmrla.weights.loading import BY_THE_MODEL
 from support import golden
+from support.runners import make_runner
 
 SMALL = dict(depth=18, base_channels=8, norm_eval=False)
 NEW = dict(channels=4, pretrained=False)
@@ -126,7 +130,7 @@ def test_a_pretrained_hidden_path_is_frozen_with_its_stage(randomise):
 
 def test_a_warm_start_that_would_not_train_is_pointed_out(save, randomise, monkeypatch):
     lines = []
-    monkeypatch.setattr('mmrla.weights.fit.print_log', lambda text, **_: lines.append(text))
+    monkeypatch.setattr('mmrla.weights.loading.print_log', lambda text, **_: lines.append(text))
     path = save(randomise(RLAResNet(**SMALL, rla=None)).state_dict())
     load_weights(RLAResNet(**dict(SMALL, norm_eval=True), rla=dict(channels=4)), path)
     assert 'rla.pretrained=False' in lines[-1]
@@ -175,7 +179,7 @@ def test_the_report_counts_every_entry_once(save, randomise):
     assert f'{len(plain)} loaded: conv1.weight, bn1.weight, bn1.bias, ...' in str(report)
     assert f'8 adapted ({WARM_START})' in str(report)
     assert f'{len(report.initial)} left at their initial values: rla.' in str(report)
-    assert '1 of the file ignored: fc.weight' in str(report)
+    assert '1 ignored in the file: fc.weight' in str(report)
 
 
 def test_heads_for_other_classes_are_left_and_named(save, randomise):
@@ -189,7 +193,7 @@ def test_heads_for_other_classes_are_left_and_named(save, randomise):
     report = load_weights(models[1], path)
     assert torch.equal(models[1].bbox_head.weight, before)
     assert torch.equal(models[1].backbone.conv1.weight, models[0].backbone.conv1.weight)
-    assert report.ignored[0] == 'bbox_head.weight (shape (80, 4) there, (3, 4) here)'
+    assert report.ignored[0] == 'bbox_head.weight (shape (80, 4) in the file, (3, 4) here)'
 
 
 def test_only_part_of_a_file_with_a_prefix(save, randomise):
@@ -201,12 +205,13 @@ def test_only_part_of_a_file_with_a_prefix(save, randomise):
         load_weights(RLAResNet(**SMALL), path, 'student')
 
 
-def test_mmengine_strict_means_strict(save, randomise):
+def test_a_strict_load_needs_every_entry_and_nothing_else(save, randomise, tmp_path, monkeypatch):
     state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
-    with pytest.raises(CheckpointError, match='does not fit exactly'):
-        load_checkpoint(RLAResNet(**SMALL, rla=NEW), save(state), strict=True)
+    runner = make_runner(RLAResNet(**SMALL, rla=NEW), tmp_path, monkeypatch)
+    with pytest.raises(CheckpointError, match='does not match exactly'):
+        runner.load_checkpoint(save(state), strict=True)
     net = RLAResNet(**SMALL, rla=None)
-    load_checkpoint(net, save(state), strict=True)
+    make_runner(net, tmp_path, monkeypatch).load_checkpoint(save(state), strict=True)
     assert torch.equal(net.conv1.weight, state['conv1.weight'])
 
 
@@ -214,9 +219,9 @@ def test_a_share_below_the_threshold_needs_to_be_asked_for(save, randomise):
     state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
     half = {name: value for i, (name, value) in enumerate(state.items()) if i % 2 or i == 0}
     net = RLAResNet(**SMALL, rla=None)
-    with pytest.raises(CheckpointError, match='at least 70% must be there.*min_share=0'):
+    with pytest.raises(CheckpointError, match='at least 70% is required.*min_share=0'):
         load_weights(net, save(half))
-    net.init_cfg = dict(type='Pretrained', checkpoint=save(half), min_share=0)
+    net.init_cfg = dict(type='PretrainedBackbone', checkpoint=save(half), min_share=0)
     net.init_weights()
     assert all(torch.equal(net.state_dict()[name], value) for name, value in half.items())
 
@@ -282,11 +287,11 @@ def test_one_recurrent_convolution_does_not_take_several(save, randomise):
 
 
 @pytest.mark.parametrize('file, network, text', [
-    (dict(attention=dict(type='ECA')), dict(), 'has no place for'),
+    (dict(attention=dict(type='ECA')), dict(), 'does not have: layer'),
     (dict(dcn=dict(type='DCNv2', deform_groups=1), stage_with_dcn=(False, True, True, True)),
-     dict(), 'has no place for'),
-    (dict(), dict(deep_stem=True), 'has nothing for stem'),
-    (dict(deep_stem=True), dict(), 'has nothing for bn1, conv1'),
+     dict(), 'does not have: layer'),
+    (dict(), dict(deep_stem=True), 'has no entries for stem'),
+    (dict(deep_stem=True), dict(), 'has no entries for bn1, conv1'),
     (dict(depth=18), dict(), 'blocks in its stages'),
 ])
 def test_a_network_built_otherwise_stops(file, network, text, save):
@@ -298,11 +303,11 @@ def test_a_network_built_otherwise_stops(file, network, text, save):
 
 def test_what_a_plain_file_cannot_have_is_pointed_out(save, monkeypatch):
     lines = []
-    monkeypatch.setattr('mmrla.weights.fit.print_log',
+    monkeypatch.setattr('mmrla.weights.loading.print_log',
                         lambda text, level, **_: lines.append((level, text)))
     path = save(RLAResNet(**SMALL, rla=None).state_dict())
     load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='SE', ratio=4)), path)
-    assert lines[-1] == (logging.WARNING, 'of these 16 are not the hidden path\'s: '
+    assert lines[-1] == (logging.WARNING, '16 of these are not in the hidden path: '
                          'layer1.0.attention.fc.0.weight, layer1.0.attention.fc.2.weight, '
                          'layer1.1.attention.fc.0.weight, ...')
 
@@ -311,7 +316,7 @@ def test_what_a_plain_file_cannot_have_is_pointed_out(save, monkeypatch):
     (lambda: RLAResNet(18, rla=None), RLAMobileNetV2), (RLAMobileNetV2, lambda: RLAResNet(18)),
     (lambda: RLACifarResNet(20, rla=None), lambda: RLAResNet(18))])
 def test_another_architecture_is_not_called_another_depth_or_update(source, target, save):
-    with pytest.raises(CheckpointError, match='is of another architecture than this RLA'):
+    with pytest.raises(CheckpointError, match='has another architecture than this RLA'):
         load_weights(target(), save(source().state_dict()))
 
 
@@ -399,7 +404,7 @@ def wrong_file(kind, folder, code):
 
 WRONG = {
     'truncated': 'cannot be read', 'text': 'cannot be read',
-    'another architecture': 'is of another architecture',
+    'another architecture': 'has another architecture',
     'another depth': 'set model.backbone.depth=34',
     'another k': 'set model.backbone.rla.channels=6', 'code': 'refused',
     'plain pickle with code': 'cannot be read', 'empty dict': 'it is an empty dict',
@@ -407,19 +412,89 @@ WRONG = {
     'wrong sha256': 'its name says 0123abcd', 'another attention': 'set deep_stem, attention'}
 
 
-@pytest.mark.parametrize('way', ['init_cfg', 'load_from'])
+def load_by_init_cfg(net, path, runner):
+    initialize(net, dict(type='PretrainedBackbone', checkpoint=path))
+
+
+@pytest.mark.parametrize('load', [
+    load_by_init_cfg, lambda net, path, runner: load_weights(net, path),
+    lambda net, path, runner: runner.load_checkpoint(path)],
+    ids=['init_cfg', 'load_weights', 'runner'])
 @pytest.mark.parametrize('kind', WRONG)
-def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, way, tmp_path, randomise,
-                                                               code):
+def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, load, tmp_path, randomise,
+                                                               code, monkeypatch):
     path = wrong_file(kind, tmp_path, code[0])
     net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    runner = make_runner(net, tmp_path / 'run', monkeypatch)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with pytest.raises(CheckpointError) as error:
-        if way == 'init_cfg':
-            load_weights(net, str(path))
-        else:
-            load_checkpoint(net, str(path))
+        load(net, str(path), runner)
     message = str(error.value)
     assert str(path) in message and WRONG[kind] in message and '\n' not in message
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert not code[1].exists()
+
+
+# mmengine's own functions, which mmrla does not replace
+
+REFUSED = ('another architecture', 'another depth', 'another k', 'another attention')
+
+
+@pytest.mark.parametrize('kind', [kind for kind in WRONG if kind not in (
+    'empty dict', 'wrong sha256')])
+def test_a_wrong_file_stops_mmengines_own_load_checkpoint(kind, tmp_path, randomise, code):
+    path = wrong_file(kind, tmp_path, code[0])
+    net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(Exception) as error:  # torch's own for files that cannot be read
+        load_checkpoint(net, str(path))
+    assert kind not in REFUSED or WRONG[kind] in str(error.value)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not code[1].exists()
+
+
+@pytest.mark.parametrize('load', [
+    lambda net, state, path: net.load_state_dict(state),
+    lambda net, state, path: load_checkpoint(net, path)], ids=['load_state_dict', 'mmengine'])
+def test_a_plain_load_takes_foreign_weights(load, save, randomise):
+    image = torch.randn(1, 3, 64, 64)
+    plain = randomise(RLAResNet(**SMALL, rla=None)).eval()
+    state = {**plain.state_dict(), 'fc.weight': torch.ones(2)}  # a torchvision ResNet's
+    net = RLAResNet(**SMALL, rla=NEW).eval()
+    load(net, state, save(state))
+    for out, expected in zip(net(image), plain(image), strict=True):
+        torch.testing.assert_close(out, expected)
+    theirs = golden.weights('r50_released')
+    net = RLAResNet(50, rla=dict(channels=32, variant='v3'))
+    load(net, theirs, save(theirs))
+    assert torch.equal(net.rla[0].compress.weight, theirs['conv_outs.0.weight'])
+
+
+def test_a_plain_load_of_some_own_entries_is_left_to_torch(randomise):
+    """As mmdet's SyncNormHook does it."""
+    net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    norms = {name: value + 1 for name, value in net.state_dict().items() if 'bn' in name}
+    readers = [reader.weight.clone() for reader in net.readers()]
+    net.load_state_dict(norms, strict=False)
+    assert torch.equal(net.bn1.weight, norms['bn1.weight'])
+    assert all(torch.equal(reader.weight, before) for reader, before in zip(
+        net.readers(), readers, strict=True)), 'a partial load must not be a warm start'
+    with pytest.raises(RuntimeError, match='Missing key'):
+        net.load_state_dict({**norms, 'rla.0.compress.weight': net.rla[0].compress.weight})
+
+
+def test_a_plain_load_checks_the_update(randomise):
+    state = randomise(RLAResNet(**SMALL, rla=dict(channels=4, variant='v3'))).state_dict()
+    net = RLAResNet(**SMALL, rla=dict(channels=4, variant='v1'))
+    with pytest.raises(CheckpointError, match="set model.backbone.rla.variant='v3'"):
+        net.load_state_dict(state)
+    RLAResNet(**SMALL, rla=dict(channels=4, variant='v3')).load_state_dict(state)
+
+
+@pytest.mark.parametrize('change', [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))],
+                         ids=['deepcopy', 'pickle'])
+def test_a_copied_backbone_still_takes_foreign_weights(change, randomise):
+    state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
+    net = change(RLAResNet(**SMALL, rla=NEW))
+    net.load_state_dict({**state, 'fc.weight': torch.ones(2)})
+    assert all(reader.weight.abs().max() == 0 for reader in net.readers())

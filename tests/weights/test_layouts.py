@@ -17,10 +17,9 @@ from mmengine.runner import CheckpointLoader, load_checkpoint
 from mmpretrain.utils import register_all_modules as register_mmpretrain
 
 from mmrla.models import RLAMobileNetV2, RLAResNet, RLAResNeXt
-from mmrla.weights import layouts
-from mmrla.weights.fit import load_weights
+from mmrla.weights import layouts, load_weights
+from mmrla.weights.errors import CheckpointError
 from mmrla.weights.layouts import to_authors, to_ours
-from mmrla.weights.reading import CheckpointError
 from support import REPO, golden
 
 RESNETS = {'r50_released': 'rla_v3_r50', 'r50_eca_released': 'rla_v3_eca_r50'}

@@ -27,19 +27,16 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import torch
 from mmdet.utils import register_all_modules
-from mmengine import runner as mmengine_runner
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
-from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmengine.runner import runner as mmengine_runner_module
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.commands.paths import REPO
 from mmrla.commands.runner import build_runner
 from mmrla.datasets import make_shapes
-from mmrla.weights.reading import CheckpointError
-from mmrla.weights.writing import verify
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.writing import verify_checkpoint
 
 CONFIG = REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py'
 CHUNK = 1 << 16
@@ -213,18 +210,6 @@ class _SlowFile:
         self.close()
 
 
-def use_mmengine(cfg: Config) -> None:
-    """Save and resume with mmengine's own functions."""
-    cfg.pop('runner_type', None)
-    for module in (mmengine_checkpoint, mmengine_runner, mmengine_runner_module):
-        module.save_checkpoint = _unwrapped(module.save_checkpoint)
-    Runner.load_or_resume = _unwrapped(Runner.load_or_resume)
-
-
-def _unwrapped(function: Callable) -> Callable:
-    return getattr(function, '__wrapped__', function)
-
-
 def fork(work: Callable[[], None], log: Path) -> int:
     """Run a function in a forked child process, which needs no time for imports.
 
@@ -321,7 +306,7 @@ def pointer_state(work_dir: Path) -> str:
     if not pointer.exists():
         return 'none'
     try:
-        verify(Path(pointer.read_text().strip()))
+        verify_checkpoint(Path(pointer.read_text().strip()))
     except (CheckpointError, OSError):
         return 'unreadable'
     return 'readable'
@@ -352,9 +337,8 @@ def run(hook: str, kills: int, interval: int, keep: int, seed: int, seconds: flo
 
     def child() -> None:
         cfg = small_config(data, work_dir, train_cfg__max_epochs=10**6, resume=True,
+                           runner_type='Runner' if hook == 'CheckpointHook' else 'RLARunner',
                            default_hooks__checkpoint=dict(_delete_=True, **checkpoint))
-        if hook == 'CheckpointHook':
-            use_mmengine(cfg)
         with slow_disk(work_dir, progress, seconds):
             train(cfg, progress)
 

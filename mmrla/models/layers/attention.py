@@ -11,22 +11,22 @@ from .checks import check_choice, check_positive_int, check_sequence
 
 
 def squeezed(channels: int, ratio: int) -> int:
-    """C / ratio, checked."""
+    """C / ratio, after a check."""
     check_positive_int('attention.ratio', ratio)
     if channels < ratio:
-        raise ValueError(f'attention.ratio={ratio!r} squeezes {channels} channels to none; '
-                         f'take a ratio of at most {channels}')
+        raise ValueError(f'attention.ratio={ratio!r} leaves none of {channels} channels; '
+                         f'choose a ratio of at most {channels}')
     return channels // ratio
 
 
 class SE(nn.Module):
     """Squeeze and excitation, without biases as in the paper's SE-ResNets.
 
-    mmdet's ``SELayer`` has biases, which the published counts do not.
+    mmdet's ``SELayer`` has biases, which the published counts do not include.
 
     Args:
         channels: C.
-        ratio: By how much the squeezed vector is narrower.
+        ratio: Ratio of C to the width of the squeezed vector.
     """
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
@@ -47,7 +47,7 @@ class ECA(nn.Module):
 
     Args:
         channels: C.
-        kernel_size: Odd. By default it follows C by ECA-Net's rule, which
+        kernel_size: Odd. By default ECA-Net's rule computes it from C, which
             gives 5, 5, 5, 7 for the stages of a bottleneck ResNet.
     """
 
@@ -71,13 +71,13 @@ class ECA(nn.Module):
 class CBAM(nn.Module):
     """Convolutional block attention: of the channels, then of the pixels.
 
-    The channels' part is SE's, of the mean and of the maximum; like SE's here
-    it has no biases, which gives the counts that the paper prints.
+    The channel attention is that of SE, applied to the mean and to the maximum.
+    Like SE here it has no biases, which gives the counts that the paper prints.
 
     Args:
         channels: C.
-        ratio: By how much the squeezed vector is narrower.
-        kernel_size: Of the convolution that weighs the pixels; odd.
+        ratio: Ratio of C to the width of the squeezed vector.
+        kernel_size: Size of the convolution that weights the pixels; odd.
     """
 
     def __init__(self, channels: int, ratio: int = 16, kernel_size: int = 7) -> None:
@@ -106,7 +106,7 @@ class GC(ContextBlock):
 
     Args:
         channels: C.
-        ratio: By how much the transform's bottleneck is narrower.
+        ratio: Ratio of C to the width of the transform's bottleneck.
     """
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
@@ -114,7 +114,7 @@ class GC(ContextBlock):
         super().__init__(channels, 1 / ratio)
 
     def init_weights(self) -> None:
-        """Start as the identity, whatever a backbone's rule for convolutions is."""
+        """Start as the identity, independent of the backbone's initialisation."""
         self.reset_parameters()
 
 
@@ -123,7 +123,7 @@ class NL(NonLocal2d):
 
     Args:
         channels: C.
-        ratio: By how much the embeddings are narrower.
+        ratio: Ratio of C to the width of the embeddings.
     """
 
     def __init__(self, channels: int, ratio: int = 2) -> None:
@@ -140,13 +140,13 @@ def attentions_of_stage(cfg: Optional[Dict[str, Any]], stage: int, num_stages: i
     """The attention of each block of a stage, or None where it has none.
 
     Args:
-        cfg: ``attention=dict(type=..., ...)`` of a backbone. Its ``stages``, a
-            True or False for each as in mmdet's plugins, and its ``blocks``,
-            positions in a stage (-1 is the last), say where it stands; by
-            default in every block.
-        stage: Counted from 0.
-        num_stages: Of the backbone.
-        num_blocks: Of the stage.
+        cfg: ``attention=dict(type=..., ...)`` of a backbone. Its ``stages``,
+            one bool for each stage as in mmdet's plugins, and its ``blocks``,
+            positions in a stage (-1 is the last), select the blocks. By
+            default every block has it.
+        stage: The stage, from 0.
+        num_stages: Stages of the backbone.
+        num_blocks: Blocks of the stage.
     """
     check_attention(cfg)
     if cfg is None:
@@ -163,7 +163,7 @@ def attentions_of_stage(cfg: Optional[Dict[str, Any]], stage: int, num_stages: i
 
 
 def check_attention(cfg: Optional[Dict[str, Any]]) -> None:
-    """Stop on an ``attention=dict(type=..., ...)`` that cannot be built."""
+    """Raise an error for an ``attention=dict(type=..., ...)`` that cannot be built."""
     if cfg is None:
         return
     if not isinstance(cfg, dict) or 'type' not in cfg:
