@@ -10,4 +10,13 @@ stack.prepare()
 
 from . import datasets, engine, evaluation, models, weights  # noqa: E402  (the stack comes first)
 
-__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack', 'weights']
+__all__ = ['Predictor', '__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack',
+           'weights']
+
+
+def __getattr__(name: str) -> object:
+    """Import ``Predictor`` when it is used, because it imports mmdet."""
+    if name == 'Predictor':
+        from .inference import Predictor
+        return Predictor
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

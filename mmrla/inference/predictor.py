@@ -7,17 +7,21 @@ from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple, 
 import numpy as np
 import torch
 from mmdet.apis import DetInferencer
+from mmdet.evaluation import get_classes
 from mmdet.structures import DetDataSample
 from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from mmrla.engine.config_text import check_names, config_of_checkpoint
 from mmrla.models.lean.fuse import fuse as fuse_model
-from mmrla.weights.reading import CheckpointError
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.loading import PreparedState, has_backbone
+from mmrla.weights.reading import weights_key
+from mmrla.weights.sources import load_checkpoint
 
+from .checkpoints import find_checkpoint
 from .sources import Frame, Input, InputError, Inputs, open_inputs
 
 # What is read from a config to build a detector and its test pipeline.
@@ -33,12 +37,8 @@ class _Inferencer(DetInferencer):
                          palette='from the checkpoint', show_progress=False)
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: None, cfg: Config) -> None:
-        super()._load_weights_to_model(model, self.checkpoint, cfg)
-        metainfo = _metainfo(cfg)
-        model.dataset_meta = {**model.dataset_meta, **metainfo}
-        model.dataset_meta['palette'] = (
-            metainfo.get('palette') or self.checkpoint.get('meta', {}).get('dataset_meta', {})
-            .get('palette') or 'random')
+        load_into(model, self.checkpoint)
+        model.dataset_meta = dataset_meta(self.checkpoint, cfg)
 
     def _init_collate(self, cfg: Config) -> Any:
         def collate(pairs: Iterable[Tuple[Any, dict]]) -> Tuple[list, dict]:
@@ -52,12 +52,45 @@ class _Inferencer(DetInferencer):
         return visualizer
 
 
-def _metainfo(cfg: Config) -> Dict[str, Any]:
-    """The class names and colours that a config gives its test data."""
+def load_into(model: nn.Module, checkpoint: Dict[str, Any]) -> None:
+    """Load the weights of a checkpoint; every weight of the model must be in it."""
+    key = weights_key(checkpoint)
+    state = checkpoint if key is None else checkpoint[key]
+    if has_backbone(model):
+        report = PreparedState(model, state).load(model)
+        missing = [name for name in report.initial if not name.endswith('num_batches_tracked')]
+        if missing:
+            raise CheckpointError(f'the checkpoint has no {missing[0]} ({len(missing)} entries '
+                                  'are missing); is it of another config?')
+        return
+    missing = [name for name in model.state_dict() if name not in state
+               and not name.endswith('num_batches_tracked')]
+    if missing:
+        raise CheckpointError(f'the checkpoint has no {missing[0]} ({len(missing)} entries are '
+                              'missing); is it of another config?')
+    try:
+        model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise CheckpointError(f'the checkpoint does not fit the config: '
+                              f'{str(error).splitlines()[-1].strip()}') from error
+
+
+def dataset_meta(checkpoint: Dict[str, Any], cfg: Config) -> Dict[str, Any]:
+    """The class names and colours: those of the checkpoint, else of the config."""
+    meta = checkpoint.get('meta') or {}
+    saved = {key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()}
+    if 'CLASSES' in meta:  # of mmdet 2
+        saved.setdefault('classes', meta['CLASSES'])
     dataset = cfg.test_dataloader.dataset
     while 'dataset' in dataset:
         dataset = dataset.dataset
-    return dict(dataset.get('metainfo') or {})
+    result = {**(dataset.get('metainfo') or {}), **saved}
+    if not result.get('classes'):
+        result['classes'] = get_classes('coco')
+    palette = result.get('palette')
+    if not isinstance(palette, (list, tuple)) or len(palette) < len(result['classes']):
+        result['palette'] = 'random'
+    return result
 
 
 def read_config(checkpoint: Dict[str, Any], source: str, path: Optional[str]) -> Config:
@@ -100,8 +133,8 @@ class Predictor:
     """Detects objects in images, folders and videos with a trained detector.
 
     Args:
-        checkpoint: A path or a URL. The config that mmengine saved in it is used; it is read
-            as data and never executed.
+        checkpoint: A path, a URL, or the work dir of a training for its best or last checkpoint.
+            The config that mmengine saved in it is used; it is read as data and never executed.
         config: A config file, for a checkpoint that has none.
         device: Such as ``'cuda:1'``; by default the best one there is.
         batch_size: How many images the network gets at a time.
@@ -120,8 +153,9 @@ class Predictor:
         if batch_size < 1:
             raise ValueError(f'batch_size is {batch_size}; it must be 1 or more')
         self.batch_size = batch_size
-        content = CheckpointLoader.load_checkpoint(str(checkpoint), map_location='cpu')
-        self.cfg = read_config(content, str(checkpoint), config)
+        checkpoint = find_checkpoint(checkpoint)
+        content = load_checkpoint(checkpoint)
+        self.cfg = read_config(content, checkpoint, config)
         self.inferencer = _Inferencer(self.cfg, content, device)
         self.classes: Tuple[str, ...] = tuple(self.inferencer.model.dataset_meta['classes'])
         if fuse:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from mmengine.config import Config
 
 from mmrla.engine.config_text import parse_config
+from mmrla.inference.checkpoints import best_checkpoint
 
 Curve = List[Tuple[float, float]]
 # Scalars of mmengine's logger that count or time something, and no curves of their own.
@@ -19,7 +20,7 @@ ENVIRONMENT = (('Python', r'^\s*Python: (\S+)'), ('PyTorch', r'^\s*PyTorch: (\S+
                ('processes', r'^\s*GPU number: (\d+)'))
 
 
-class RunError(ValueError):
+class NoRunError(ValueError):
     """A folder that holds no run; the message names it."""
 
 
@@ -45,15 +46,7 @@ class Run(NamedTuple):
     @property
     def checkpoint(self) -> Optional[Path]:
         """The best checkpoint by the run's own metric, else the last."""
-        best = sorted(self.folder.glob('best_*.pth'), key=_modified)
-        if best:
-            return best[-1]
-        pointer = self.folder / 'last_checkpoint'
-        if pointer.is_file():
-            last = self.folder / Path(pointer.read_text().strip()).name
-            if last.is_file():
-                return last
-        return max(self.folder.glob('*.pth'), key=_modified, default=None)
+        return best_checkpoint(self.folder)
 
 
 def _modified(path: Path) -> float:
@@ -67,16 +60,16 @@ def read_run(folder: Path) -> Run:
         folder: What ``--work-dir`` was.
     """
     if not folder.is_dir():
-        raise RunError(f'{folder} is not a folder: give the work dir of a training')
+        raise NoRunError(f'{folder} is not a folder: give the work dir of a training')
     logs = sorted(folder.glob('*/vis_data/scalars.json'))
     if not logs:
-        raise RunError(f'{folder} holds no log of a training (*/vis_data/scalars.json)')
+        raise NoRunError(f'{folder} holds no log of a training (*/vis_data/scalars.json)')
     path = _config_file(logs)
     text = path.read_text()
     config = parse_config(text, str(path))
     curves = _curves(logs)
     if not curves:
-        raise RunError(f'{folder} holds a log without a single value: was anything trained?')
+        raise NoRunError(f'{folder} holds a log without a single value: was anything trained?')
     name = folder.resolve().name
     return Run(name, folder, config, text, curves, _facts(folder, config, logs, curves))
 
@@ -86,7 +79,7 @@ def _config_file(logs: List[Path]) -> Path:
         path = log.with_name('config.py')
         if path.is_file():
             return path
-    raise RunError(f'{logs[-1].parent} holds no config.py, which every training writes')
+    raise NoRunError(f'{logs[-1].parent} holds no config.py, which every training writes')
 
 
 def _lines(path: Path) -> Iterator[Dict[str, Any]]:
