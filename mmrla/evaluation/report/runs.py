@@ -116,8 +116,8 @@ def _facts(folder: Path, config: Config, logs: List[Path], curves: Dict[str, Cur
     text = _log_text(logs[-1])
     facts = dict(
         detector=str(config.get('model', {}).get('type', '')),
-        backbone=_backbone(config),
-        weights=_weights(config),
+        backbone=describe_backbone(config),
+        weights=describe_weights(config),
         data=_data(config, text),
         schedule=_schedule(config, curves),
         started=_started(logs[0]),
@@ -144,7 +144,8 @@ def _seed(text: str) -> str:
     return match[1] if match else ''
 
 
-def _backbone(config: Config) -> str:
+def describe_backbone(config: Config) -> str:
+    """The backbone of a config, for people."""
     backbone = config.get('model', {}).get('backbone') or {}
     inner = backbone.get('backbone') if isinstance(backbone.get('backbone'), dict) else {}
     name = str(backbone.get('type', ''))
@@ -162,7 +163,8 @@ def _backbone(config: Config) -> str:
     return ', '.join(parts)
 
 
-def _weights(config: Config) -> str:
+def describe_weights(config: Config) -> str:
+    """The weights that a config starts from, for people."""
     if config.get('load_from'):
         return f'{"resumed from " if config.get("resume") else ""}{config.load_from}'
     init = (config.get('model', {}).get('backbone') or {}).get('init_cfg')
