@@ -20,7 +20,7 @@ UNKNOWN_ARGUMENT = (r"(\w+): (?:\w+\.)?__init__\(\) got an unexpected keyword ar
                     r"'(\w+)'")
 # What wrong values in a config raise when modules are built from it.
 VALUE_ERRORS = (TypeError, ValueError, LookupError, AssertionError, AttributeError, ImportError,
-                FileNotFoundError, NotImplementedError, RuntimeError, SyntaxError)
+                FileNotFoundError, NotImplementedError, NameError, RuntimeError, SyntaxError)
 
 
 @contextlib.contextmanager

@@ -138,7 +138,8 @@ class LiveScreen(Hook):
         if device == 'cuda':
             device = f'{get_world_size()} x {torch.cuda.get_device_name()}'
         else:
-            device = f'{device}, {get_world_size()} process(es), {torch.get_num_threads()} thread(s)'
+            threads = torch.get_num_threads()
+            device = f'{device}, {get_world_size()} process(es), {threads} thread(s) each'
         return [*facts, ('device', device), ('written', f'{runner.work_dir}, log in '
                                              f'{Path(runner._log_dir).name}/')]
 

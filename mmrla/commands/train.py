@@ -21,7 +21,6 @@ from .errors import clear_errors
 from .live import shown
 from .runner import build_runner, check_config, prepare_training
 
-
 # By flag, mmengine's backend and the package that it needs.
 BACKENDS = dict(tensorboard=('TensorboardVisBackend', 'tensorboard'),
                 wandb=('WandbVisBackend', 'wandb'), mlflow=('MLflowVisBackend', 'mlflow'))
@@ -91,7 +90,7 @@ def enable_mixed_precision(cfg: Config) -> None:
 
 def enable_lr_scaling(cfg: Config, name: str) -> None:
     """Scale the learning rate with the total batch size."""
-    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
         raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {name}')
     cfg.auto_scale_lr.enable = True
 

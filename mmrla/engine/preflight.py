@@ -240,6 +240,19 @@ def check_disk(model: torch.nn.Module, cfg: Config) -> None:
             'default_hooks.checkpoint.max_keep_ckpts=2')
 
 
+def check_numbers(cfg: Config) -> None:
+    """Settings that must be numbers are numbers, which quotes on a command line prevent."""
+    optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
+    loader = cfg.get('train_dataloader') or {}
+    values = [(f'optim_wrapper.optimizer.{name}', optimizer.get(name))
+              for name in ('lr', 'weight_decay', 'momentum')]
+    values += [('train_dataloader.batch_size', loader.get('batch_size')),
+               ('train_cfg.max_epochs', (cfg.get('train_cfg') or {}).get('max_epochs'))]
+    for name, value in values:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ConfigError(f'{name} is {value!r}; it must be a number')
+
+
 def check_run(cfg: Config, loaders: Tuple[str, ...] = LOADERS) -> None:
     """Run the checks that need no model.
 
@@ -247,6 +260,7 @@ def check_run(cfg: Config, loaders: Tuple[str, ...] = LOADERS) -> None:
         cfg: The config of the run.
         loaders: The data that it uses.
     """
+    check_numbers(cfg)
     check_work_dir(cfg.work_dir)
     check_weights(cfg)
     sources = list(coco_sources(cfg, loaders))
