@@ -4,6 +4,8 @@ r"""What models cost, as ratios to the first config's.
         configs/faster_rcnn_rla_r50_fpn_1x.py
     python tools/benchmark.py mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py \\
         configs/faster_rcnn_rla_r50_fpn_1x.py --backbone --json cost.json
+    python tools/benchmark.py configs/pretrain/{r50,se_r50,eca_r50,rla_r50}_imagenet.py \\
+        --batch 8 --size 224 224 --json time.json      # the paper's throughput table
 
 A config is a file, or the name of one that an installed package carries.
 The models are built in one process and take turns, round by round, on the same
@@ -63,6 +65,24 @@ def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
     return dict(inputs=inputs, data_samples=samples)
 
 
+def images_and_labels(batch: int, size: Sequence[int], classes: int) -> dict:
+    """A classifier's batch as a data loader makes it: noise, with labels."""
+    from mmpretrain.structures import DataSample
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.integers(0, 256, (batch, 3, *size), np.uint8))
+    samples = [DataSample().set_gt_label(int(label)) for label in rng.integers(0, classes, batch)]
+    return dict(inputs=list(inputs), data_samples=samples)
+
+
+def batch_for(cfg: Config, args: argparse.Namespace) -> dict:
+    """The batch that a config's model takes; a backbone alone reads the images only."""
+    if cfg.default_scope != 'mmpretrain':
+        return images_and_boxes(args.batch, args.size)
+    from mmpretrain.utils import register_all_modules
+    register_all_modules(init_default_scope=False)
+    return images_and_labels(args.batch, args.size, cfg.model.head.num_classes)
+
+
 def load_config(name: str) -> Config:
     """A config by its path or, as in ``mmdet::``, by its package and name."""
     if '::' in name:
@@ -75,9 +95,10 @@ def load_config(name: str) -> Config:
 class Subject:
     """A config's model, or its backbone alone, and what is done with it."""
 
-    def __init__(self, name: str, args: argparse.Namespace, batch: dict) -> None:
+    def __init__(self, name: str, args: argparse.Namespace) -> None:
         cfg = load_config(name)
         cfg.merge_from_dict(args.cfg_options)
+        batch = batch_for(cfg, args)
         init_default_scope(cfg.default_scope)
         self.name = Path(name).stem
         self.device = torch.device(get_device())
@@ -86,6 +107,9 @@ class Subject:
         if args.backbone:
             cfg.model = dict(cfg.model.backbone, init_cfg=None)
         self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        if cfg.default_scope == 'mmpretrain' and not args.backbone:
+            cfg.model.setdefault('data_preprocessor', dict(
+                type='ClsDataPreprocessor', **cfg.get('data_preprocessor', {})))
         self.model = MODELS.build(cfg.model).to(self.device, memory_format=self.layout)
         self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
         self.fused = None
@@ -314,8 +338,7 @@ def main() -> None:
         keep_freed_memory()
     from mmdet.utils import register_all_modules
     register_all_modules(init_default_scope=False)
-    batch = images_and_boxes(args.batch, args.size)
-    rows = measure([Subject(name, args, batch) for name in args.configs], args)
+    rows = measure([Subject(name, args) for name in args.configs], args)
     print(table(rows))
     if args.json:
         settings = dict(batch=args.batch, size=args.size, rounds=args.rounds,

@@ -4,22 +4,26 @@
     python tools/paper_tables.py --tables imagenet ablation --format markdown
     python tools/paper_tables.py --format json --output tables.json
     python tools/paper_tables.py --work-dir work_dirs         # and what your runs measured
+    python tools/paper_tables.py --tables time --benchmark time.json   # tools/benchmark.py --json
 
 Every network is built from its config, and its parameters and FLOPs are counted
 as the paper counts them (mmrla/paper/counts.py). Accuracies are the paper's; with
---work-dir those that runs of the configs measured stand beside them. What does
-not match is listed with the reason; the exit code is 1 if there is none.
+--work-dir those that runs of the configs measured stand beside them: for CIFAR only
+results of tools/test.py, because the paper reports test errors there. For a row with
+RLA the measured improvement, the added FLOPs and the ratio of the training times are
+shown where the runs of the plain network are there too. What does not match is listed
+with the reason; the exit code is 1 if there is none.
 """
 import argparse
 import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mmrla.paper.comparison import Figure, compare
 from mmrla.paper.counts import GIGA, MEGA
-from mmrla.paper.tables import TABLES, Table
+from mmrla.paper.tables import TABLES, TIME_PERCENTAGES, Table
 from mmrla.weights.writing import write_file
 
 from .common import REPO, silence
@@ -42,7 +46,50 @@ def columns_of(table: Table, rows: Rows) -> List[Tuple[str, Any]]:
         elif any(column in row['measured'] for row in rows):
             columns.append(
                 ('measured', lambda row, column=column: measured_cell(row, column)))
+        elif any(column in row['deltas'] for row in rows):
+            columns.append(('measured', lambda row, column=column: delta_cell(row, column)))
+    if any('training time' in row['deltas'] for row in rows):
+        columns += [('ΔFLOPs, counted', added_flops),
+                    ('time, measured', lambda row: delta_cell(row, 'training time', '.2f'))]
+    if any('benchmark' in row for row in rows):
+        columns += [(f'{mode}, {source}', lambda row, key=key, source=source:
+                     percentage(row.get(source, {}).get(key)))
+                    for mode, key in (('train', 'train'), ('evaluation', 'evaluation'))
+                    for source in ('text', 'benchmark')]
     return columns
+
+
+def delta_cell(row: Dict[str, Any], name: str, form: str = '+.2f') -> str:
+    return format(row['deltas'][name], form) if name in row['deltas'] else ''
+
+
+def added_flops(row: Dict[str, Any]) -> str:
+    return f'{row["deltas"]["flops"] / GIGA:+.2f}G' if 'flops' in row['deltas'] else ''
+
+
+def percentage(value: Optional[float]) -> str:
+    return '' if value is None else f'{value:+.1f}%'
+
+
+def add_benchmark(rows: Rows, path: Path) -> None:
+    """Set the times of tools/benchmark.py beside the percentages of the paper's text.
+
+    Args:
+        rows: Of the table "time".
+        path: What ``tools/benchmark.py --json`` wrote for the table's configs.
+    """
+    models = {model['name']: model['times'] for model in json.loads(path.read_text())['models']}
+    plain = models.get(Path(rows[0]['config']).name)
+    if plain is None:
+        raise SystemExit(f'{path} has no {Path(rows[0]["config"]).name}; run tools/benchmark.py '
+                         f'with it first')
+    for row in rows:
+        row['text'] = TIME_PERCENTAGES.get(row['name'], {})
+        times = models.get(Path(row['config']).name, {})
+        row['benchmark'] = {
+            key: 100 * (times[mode]['ratio'][1] / plain[mode]['ratio'][1] - 1)
+            for key, mode in (('train', 'train'), ('evaluation', 'infer'))
+            if mode in times and row is not rows[0]}
 
 
 def counted_cell(row: Dict[str, Any], column: str) -> str:
@@ -148,11 +195,17 @@ def main() -> None:
     parser.add_argument('--output', type=Path, help='a file in place of the screen')
     parser.add_argument('--work-dir', type=Path,
                         help='the folder of runs, a subfolder for each config')
+    parser.add_argument('--benchmark', type=Path, metavar='JSON',
+                        help='times that tools/benchmark.py --json measured, for the table "time"')
     args = parser.parse_args()
     if args.work_dir and not args.work_dir.is_dir():
         raise SystemExit(f'--work-dir {args.work_dir} is not a folder')
     silence()
     compared = compare_all(args.tables, args.work_dir)
+    if args.benchmark:
+        if 'time' not in compared:
+            raise SystemExit('--benchmark is for the table "time": add it to --tables')
+        add_benchmark(compared['time'], args.benchmark)
     text = render(compared, args.format)
     if args.output:
         write_file(args.output, lambda file: file.write(text.encode()))
