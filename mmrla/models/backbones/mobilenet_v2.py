@@ -170,8 +170,9 @@ class RLAMobileNetV2(DetectionBackbone):
         attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch. ECA has kernel size 1 below 96 channels and 3 from
             there on, unless ``kernel_size`` is given.
-        shared_recurrent: One recurrent convolution for the whole network, as
-            the authors' code has, and not one a stage, as the paper has.
+        shared_recurrent: One recurrent convolution for the whole network. By
+            default each stage has its own, as the paper's text says and as the
+            figures that the authors' code computed confirm.
 
     Example:
         >>> import torch

@@ -20,9 +20,10 @@ def squeezed(channels: int, ratio: int) -> int:
 
 
 class SE(nn.Module):
-    """Squeeze and excitation, without biases as in the paper's SE-ResNets.
+    """Squeeze and excitation, without biases.
 
-    mmdet's ``SELayer`` has biases, which the published counts do not.
+    The counts of the SE-ResNets in the paper's tables are those without biases;
+    mmdet's ``SELayer`` has biases.
 
     Args:
         channels: C.
@@ -72,7 +73,7 @@ class CBAM(nn.Module):
     """Convolutional block attention: of the channels, then of the pixels.
 
     The channels' part is SE's, of the mean and of the maximum; like SE's here
-    it has no biases, which gives the counts that the paper prints.
+    it has no biases, which gives the counts of the paper's tables.
 
     Args:
         channels: C.
