@@ -1,0 +1,167 @@
+r"""Train classifiers for some hundred steps and watch the loss and the gradients.
+
+    python tools/dev/check_stability.py data/cifar10_folders/train \
+        configs/pretrain/rla_{mbv2,r50,r101,r152}_imagenet.py --output docs/evidence/stability
+
+The model, its initial values and the optimizer are the config's, and so is its initial
+learning rate, whatever the batch. Only the images, their size and the batch are smaller.
+Writes OUTPUT.json (loss and gradient norms of the parts of the network, by step) and
+OUTPUT.png. A config that is in OUTPUT.json already is not trained again. The exit code is
+1 if a loss does not fall or a gradient norm spikes.
+"""
+import argparse
+import json
+import math
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Dict, Iterator, List
+
+import torch
+from mmengine.config import Config
+from mmengine.dataset import default_collate
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.runner import set_random_seed
+from torch.utils.data import DataLoader
+
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.weights.writing import write_file
+
+# A spike is a norm of the whole gradient that is this often the median of the steps before.
+SPIKE = 10
+WINDOW = 20
+
+
+def part_of(name: str) -> str:
+    """The part of the network that a parameter belongs to."""
+    words = name.split('.')
+    if words[0] != 'backbone':
+        return 'neck and head'
+    if words[1] == 'rla':
+        return f'hidden path: {words[3]}'
+    if words[1].startswith('conv2_reader'):
+        return 'hidden path: readers'
+    return words[1] if words[1].startswith('layer') else 'stem and last convolution'
+
+
+def batches(cfg: Config, folder: Path, size: int, batch: int) -> Iterator[dict]:
+    """Batches of class folders through the config's own pipeline, without an end."""
+    pipeline = [dict(step) for step in cfg.train_dataloader.dataset.pipeline]
+    for step in pipeline:
+        if step['type'] == 'RandomResizedCrop':
+            step['scale'] = size
+    dataset = DATASETS.build(dict(type='ClassFolders', data_root=str(folder), pipeline=pipeline))
+    loader = DataLoader(dataset, batch, shuffle=True, drop_last=True, collate_fn=default_collate)
+    while True:
+        yield from loader
+
+
+def norms_of(model: torch.nn.Module) -> Dict[str, float]:
+    """The norm of the gradient of each part, and of all."""
+    squares: Dict[str, float] = defaultdict(float)
+    for name, parameter in model.named_parameters():
+        squares[part_of(name)] += float(parameter.grad.square().sum())
+    squares['all'] = sum(squares.values())
+    return {part: value**0.5 for part, value in squares.items()}
+
+
+def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
+    """The loss and the gradient norms of each step."""
+    from mmpretrain.utils import register_all_modules
+    register_all_modules(init_default_scope=False)
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.default_scope)
+    set_random_seed(args.seed)
+    cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    model.train()
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    losses, norms, start = [], defaultdict(list), time.monotonic()
+    data = batches(cfg, args.images, args.size, args.batch)
+    for step in range(args.steps):
+        batch = model.data_preprocessor(next(data), training=True)
+        loss, _ = model.parse_losses(model(**batch, mode='loss'))
+        wrapper.zero_grad()
+        loss.backward()
+        losses.append(float(loss))
+        for part, value in norms_of(model).items():
+            norms[part].append(round(value, 6))
+        if not math.isfinite(losses[-1]):
+            break
+        wrapper.step()
+        if step % 20 == 0:
+            print(f'{path.stem} step {step}: loss {losses[-1]:.3f}, gradient '
+                  f'{norms["all"][-1]:.3f}', flush=True)
+    return dict(config=path.stem, lr=cfg.optim_wrapper.optimizer.lr, loss=losses, norms=dict(norms),
+                seconds=time.monotonic() - start)
+
+
+def verdict(run: Dict[str, Any]) -> Dict[str, Any]:
+    """Whether the loss fell, and the largest spike of the whole gradient."""
+    total, loss = run['norms']['all'], run['loss']
+    spikes = [value / median(total[max(0, i - WINDOW):i]) for i, value in enumerate(total)
+              if i >= WINDOW]
+    return dict(first=mean(loss[:WINDOW]), last=mean(loss[-WINDOW:]), largest_spike=max(spikes),
+                finite=all(map(math.isfinite, loss)))
+
+
+def is_stable(found: Dict[str, Any]) -> bool:
+    return (found['finite'] and found['last'] < found['first']
+            and found['largest_spike'] < SPIKE)
+
+
+def draw(runs: List[Dict[str, Any]], path: Path) -> None:
+    """A column for each config: the loss above, the gradient norms below."""
+    import matplotlib
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(2, len(runs), figsize=(4 * len(runs), 6), layout='constrained',
+                                squeeze=False, sharex=True)
+    for (above, below), run in zip(axes.T, runs, strict=True):
+        above.plot(run['loss'], color='tab:red', linewidth=0.8)
+        above.set(title=run['config'], ylabel='loss')
+        for part, values in run['norms'].items():
+            below.plot(values, linewidth=1.6 if part == 'all' else 0.7, label=part)
+        below.set(yscale='log', xlabel='step', ylabel='norm of the gradient')
+        below.legend(fontsize='xx-small', ncols=2)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description='Watch the first steps of a training.')
+    parser.add_argument('images', type=Path, help='class folders')
+    parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG')
+    parser.add_argument('--output', type=Path, required=True, help='without its suffix')
+    parser.add_argument('--size', type=int, default=64, help='the side of a crop')
+    parser.add_argument('--batch', type=int, default=16)
+    parser.add_argument('--steps', type=int, default=200)
+    parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args()
+    if args.steps <= 2 * WINDOW:
+        parser.error(f'--steps {args.steps}: at least {2 * WINDOW + 1}')
+    file = args.output.with_name(f'{args.output.name}.json')
+    runs = json.loads(file.read_text())['runs'] if file.exists() else []
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for path in args.configs:
+        if path.stem not in [run['config'] for run in runs]:
+            runs.append(train(path, args))
+            runs[-1]['verdict'] = verdict(runs[-1])
+            settings = dict(size=args.size, batch=args.batch, steps=args.steps, seed=args.seed)
+            text = json.dumps(dict(settings=settings, runs=runs)) + '\n'
+            write_file(file, lambda f, text=text: f.write(text.encode()))
+    draw(runs, args.output.with_name(f'{args.output.name}.png'))
+    for run in runs:
+        found = run['verdict']
+        print(f'{run["config"]}: lr {run["lr"]}, loss {found["first"]:.3f} to {found["last"]:.3f}, '
+              f'largest spike {found["largest_spike"]:.1f} times the median'
+              + ('' if is_stable(found) else '  UNSTABLE'))
+    sys.exit(not all(is_stable(run['verdict']) for run in runs))
+
+
+if __name__ == '__main__':
+    main()
