@@ -32,7 +32,7 @@ def test_the_bootstrap_interval_is_that_of_all_resamples():
     assert high - low == pytest.approx(2 * 1.96 * many.std() / 40**0.5, rel=0.1)
 
 
-@pytest.mark.parametrize('seeds, coverage', [(3, 0.76), (5, 0.84)])
+@pytest.mark.parametrize('seeds, coverage', [(3, 0.68), (5, 0.84)])
 def test_the_coverage_that_the_docstring_states(seeds, coverage):
     draws = np.random.default_rng(0).normal(size=(1500, seeds))
     inside = [low <= 0 <= high for low, high in map(bootstrap_interval, draws)]
