@@ -40,3 +40,13 @@ def test_importing_takes_little_beyond_torch_and_mmengine():
     seconds = float(call('-c', 'import time, torch, mmengine.runner; start = time.process_time(); '
                                'import mmrla; print(time.process_time() - start)'))
     assert seconds < 0.6  # 0.06 on an idle machine
+
+
+def test_the_benchmark_measures_classifiers(tmp_path):
+    configs = [REPO / f'configs/pretrain/{name}_cifar_folders.py' for name in ('r20', 'rla_r20')]
+    call('tools/benchmark.py', *configs, '--size', 32, 32, '--batch', 2, '--rounds', 1,
+         '--warm-up', 0, '--modes', 'train', 'infer', '--json', tmp_path / 'time.json')
+    plain, rla = json.loads((tmp_path / 'time.json').read_text())['models']
+    assert (plain['counts']['parameters'], rla['counts']['parameters']) == (272_314, 285_482)
+    assert set(rla['times']) == {'train', 'infer'}
+    assert rla['ratios']['multiply-adds'] > 1

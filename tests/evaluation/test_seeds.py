@@ -122,3 +122,14 @@ def test_a_missing_config_is_named():
     done = subprocess.run([sys.executable, REPO / 'tools/compare_seeds.py', 'missing.py',
                            '--work-dir', 'x'], text=True, capture_output=True)
     assert done.returncode and 'config missing.py does not exist' in done.stderr
+
+
+def test_the_page_shows_the_tables_of_the_results_files():
+    """docs/evidence.md is made from docs/evidence/*/results.json."""
+    page = (REPO / 'docs/evidence.md').read_text()
+    for path in (REPO / 'docs/evidence').glob('*/results.json'):
+        results = json.loads(path.read_text())
+        assert results['summary'].keys() == summarise(results['runs']).keys()
+        assert as_markdown(dict(results, summary=summarise(results['runs']))) in page, path
+        assert (path.parent / 'curves.png').is_file()
+        assert f'evidence/{path.parent.name}/curves.png' in page
