@@ -1,4 +1,4 @@
-# What dist_train.sh and dist_test.sh share; sourced, not called.
+# Functions of dist_train.sh, dist_test.sh and slurm_train.sh, which source this file.
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -7,12 +7,12 @@ usage() {
     exit 2
 }
 
-# The environment that `make` uses: the active one if it will do, else .venv.
+# Print the interpreter that `make` uses: the active environment if it is complete, else .venv.
 python_of_project() {
     "${PYTHON3:-python3}" "$tools/setup_env.py" --which
 }
 
-# launch GPUS SCRIPT ARGUMENTS...: the script on that many processes a machine.
+# launch GPUS SCRIPT ARGUMENTS...: run the script with this many processes per machine.
 launch() {
     local gpus=$1 script=$2
     shift 2
@@ -23,21 +23,21 @@ launch() {
     case $restarts in
         *[!0-9]*) echo "MAX_RESTARTS must be a number, not '$restarts'" >&2; exit 2 ;;
     esac
-    local meeting=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
+    local rendezvous=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
     if [ "$restarts" -gt 0 ]; then
-        # Every attempt needs a meeting place of its own: where torchrun (2.13) shares one, as
-        # with a fixed master, an attempt finds the addresses of the one before, and hangs.
+        # Every attempt needs its own rendezvous. If torchrun (2.13) shares one store, as with a
+        # fixed master address, an attempt reads the addresses of the previous one and hangs.
         export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-        meeting=(--rdzv-backend=c10d --rdzv-id="mmrla-$port" --rdzv-endpoint="$address:$port"
+        rendezvous=(--rdzv-backend=c10d --rdzv-id="mmrla-$port" --rdzv-endpoint="$address:$port"
                  --max-restarts="$restarts")
-        [ "${NNODES:-1}" != 1 ] || meeting+=(--local-addr=127.0.0.1)
+        [ "${NNODES:-1}" != 1 ] || rendezvous+=(--local-addr=127.0.0.1)
     fi
     local python
     python=$(python_of_project)
     PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
         exec "$python" -m torch.distributed.run \
         --nnodes="${NNODES:-1}" \
-        "${meeting[@]}" \
+        "${rendezvous[@]}" \
         --nproc-per-node="$gpus" \
         "$tools/$script" "$@" --launcher pytorch
 }

@@ -7,7 +7,7 @@ followed in either direction.
 import re
 from collections import OrderedDict
 from functools import cache
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from torch import Tensor
 from mmrla.models.backbones.mobilenet_v2 import RLAMobileNetV2
 from mmrla.models.rla import RLAConfig
 
-from .reading import CheckpointError, metadata_of, source_of, weights_key
+from .errors import CheckpointError
+from .reading import metadata_of, source_of, weights_key
 
 BACKBONE = 'backbone.'
 
@@ -156,12 +157,14 @@ class Weights(NamedTuple):
         names: What each entry is called in the file.
         update: What is known of what the hidden path computes: keys of
             ``rla=dict(...)``. Empty where the file does not tell.
+        new_parts: The parts that were new when the run began that saved the file.
     """
     source: str
     layout: Layout
     entries: Dict[str, Tensor]
     names: Dict[str, str]
     update: Dict[str, Any]
+    new_parts: Tuple[str, ...] = ()
 
     @property
     def backbone(self) -> Dict[str, Tensor]:
@@ -240,10 +243,28 @@ def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
     return state
 
 
+def revised(state: Dict[str, Tensor], rules: Iterable[Tuple[str, str]]) -> Dict[str, Tensor]:
+    """A state dict whose keys were changed by patterns and their replacements."""
+    revised_state = OrderedDict()
+    for name, value in state.items():
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        revised_state[name] = value
+    revised_state._metadata = metadata_of(state)
+    return revised_state
+
+
 def _contents(checkpoint: Dict[str, Any]) -> str:
     """What a checkpoint without weights has."""
     return f'its keys are {", ".join(map(repr, list(checkpoint)[:5]))}' if checkpoint else (
         'it is an empty dict')
+
+
+def new_parts_of(state: Dict[str, Tensor]) -> Tuple[str, ...]:
+    """The parts that a run trained although the rest of its weights was pretrained."""
+    modules = metadata_of(state)
+    found = (module.get('new_parts') for module in modules.values() if isinstance(module, dict))
+    return next((tuple(parts) for parts in found if isinstance(parts, (list, tuple))), ())
 
 
 def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
@@ -288,7 +309,8 @@ def to_ours(state: Dict[str, Tensor]) -> Weights:
             raise CheckpointError(
                 f'checkpoint {source_of(state)} looks like {layout.title}, but {name} has shape '
                 f'{tuple(value.shape)}: {error}') from error
-    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries))
+    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries),
+                   new_parts_of(state))
 
 
 def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> int:

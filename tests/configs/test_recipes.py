@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -19,6 +20,7 @@ from mmengine.runner import Runner
 
 from mmrla.paper.recipes import CIFAR, DETECTION, IMAGENET, MOBILENET, RECIPES, REFINED
 from mmrla.paper.recipes import learning_rate as paper_learning_rate
+from mmrla.paper.tables import TABLES
 from support import CONFIGS
 
 # Configs whose recipe is not the paper's, and why.
@@ -28,6 +30,7 @@ OWN_RECIPES = {
 }
 # The paper's schedule on class folders, which have no validation images.
 FOLDERS = ('r20_cifar_folders', 'rla_r20_cifar_folders')
+CIFAR_TABLES = ('shared', 'cifar', 'cifar_ablation', 'channels', 'unshared_cifar')
 
 
 def recipe_of(stem):
@@ -41,20 +44,25 @@ def recipe_of(stem):
 
 PATHS = {path.stem: path for folder in ('pretrain', 'ablation')
          for path in sorted((CONFIGS / folder).glob('*.py')) if path.stem not in OWN_RECIPES}
-# One of each kind; tests/configs/test_detection.py has the schedule of all.
-DETECTORS = ('faster_rcnn_rla_r50_fpn_1x', 'mask_rcnn_eca_r101_fpn_1x', 'retinanet_se_r152_fpn_1x',
-             'faster_rcnn_rla_mbv2_fpn_1x', 'retinanet_rla_r50_fpn_1x_warmstart')
+# The configs of the rows of the paper's tables, relative to configs/, without the suffix.
+ROWS = {key: [row.config for row in table.rows if row.config] for key, table in TABLES.items()}
+DETECTORS = sorted({*ROWS['detection'], *ROWS['mask']})
+CLASSIFIERS = {key: rows for key, rows in ROWS.items() if key not in ('detection', 'mask')}
 
 
-def test_every_config_has_a_recipe():
-    by_recipe = {name: [stem for stem in PATHS if recipe_of(stem) is recipe]
-                 for name, recipe in RECIPES.items()}
-    assert len(by_recipe['cifar']) == 31
-    assert len(by_recipe['mobilenet']) == 6
-    assert set(by_recipe['refined']) == {
-        f'rla_{attention}r{depth}d_imagenet' for attention in ('', 'eca_')
-        for depth in (50, 101, 152)}
-    assert sum(map(len, by_recipe.values())) == len(PATHS) == 97
+@pytest.mark.parametrize('key', CLASSIFIERS)
+def test_every_classifier_of_a_table_has_a_config_with_the_recipe_of_its_data(key):
+    for config in CLASSIFIERS[key]:
+        stem = Path(config).name
+        assert PATHS.get(stem) == CONFIGS / f'{config}.py', f'{config} is missing'
+        assert (recipe_of(stem) is CIFAR) == (key in CIFAR_TABLES), config
+
+
+def test_each_recipe_is_that_of_a_config():
+    assert {id(recipe_of(stem)) for stem in PATHS} == {
+        id(recipe) for recipe in RECIPES.values() if recipe is not DETECTION}
+    refined = [stem for stem in PATHS if recipe_of(stem) is REFINED]
+    assert {'rla_r50d_imagenet', 'rla_eca_r50d_imagenet'} <= set(refined)
 
 
 def learning_rates(cfg, epochs):

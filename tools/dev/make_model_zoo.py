@@ -1,20 +1,21 @@
 """Write docs/model_zoo.md, configs/metafile.yml and model-index.yml.
 
     python tools/dev/make_model_zoo.py            # write them
-    python tools/dev/make_model_zoo.py --check    # say which are out of date
+    python tools/dev/make_model_zoo.py --check    # list the files that are out of date
 
-All three come from mmrla/paper.py and from the configs, as the tables of
-tools/paper_tables.py do.
+All three files are generated from mmrla/paper/tables.py and the configs, like the
+tables of tools/paper_tables.py.
 """
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import yaml
 
-from mmrla.commands.common import silence
-from mmrla.commands.paper_tables import REPO, Rows, as_markdown, compare_all, summary
+from mmrla.commands.logs import silence_logs
+from mmrla.commands.paper_tables import Rows, as_markdown, compare_all, summary
+from mmrla.commands.paths import REPO
 from mmrla.paper.comparison import METRICS
 from mmrla.paper.tables import TABLES
 from mmrla.weights.writing import write_file
@@ -29,48 +30,48 @@ INTRODUCTION = """\
 
 <!-- {generated} -->
 
-The paper's tables beside what the networks of `configs/` count. **Accuracies are the paper's**, not
-measured here; `python tools/paper_tables.py --work-dir work_dirs` sets those of your own runs
-beside them. There are no weights to download yet.
+The paper's tables with counts of the networks in `configs/`. **The accuracies are quoted from the
+paper**; they were not measured here. `python tools/paper_tables.py --work-dir work_dirs` adds the
+results of your own runs. There are no weights to download yet.
 
-"Params" and "FLOPs" are what the paper prints, "counted" is what the config's network has, with as
-many digits, and "difference" the unrounded count minus the printed figure.
+"Params" and "FLOPs" are the printed figures. "counted" is the count for the config with the same
+number of digits, and "difference" is the unrounded count minus the printed figure.
 
 {summary}.
 
-- On ImageNet M is 2^20 and G is 2^30. FLOPs are for one image of 224 x 224: multiply-adds of
-  convolutions and linear layers, two for each input element of a batch norm, and the elements of
-  average poolings.
-- On CIFAR M is 10^6. Table 1 counts the moving statistics of the norms too, as Keras does; the
-  other tables do not. Their FLOPs are quoted: they are about five times the parameters, not
-  multiply-adds.
-- A detector's FLOPs are those of its backbone and neck for an image of 800 x 1344; a non-local
-  block's products of pixels with pixels are left out, as the count above does.
-- † is the recipe and architecture of appendix B.2.2. "quoted" rows are other papers' networks,
-  which are not built.
+- On ImageNet, M is 2^20 and G is 2^30. FLOPs are counted for one image of 224 x 224: multiply-adds
+  of convolutions and linear layers, two operations per input element of a batch norm, and the
+  elements of average poolings.
+- On CIFAR, M is 10^6. Table 1 includes the running statistics of the norms, as Keras does; the
+  other tables do not. The FLOPs are quoted only: they are about five times the number of
+  parameters, not multiply-adds.
+- The FLOPs of a detector are those of its backbone and neck for an image of 800 x 1344. The
+  pixel-by-pixel products of a non-local block are not included.
+- † marks the recipe and architecture of appendix B.2.2. "quoted" marks networks of other papers,
+  which are not built here.
 """
 
 
 def config_paths() -> List[str]:
-    """The configs of models, below configs/ and without suffix."""
+    """Return the paths of all model configs below configs/, without the suffix."""
     found = [path for pattern in ('*.py', 'pretrain/*.py', 'ablation/*.py')
              for path in sorted((REPO / 'configs').glob(pattern))]
     return [str(path.relative_to(REPO / 'configs').with_suffix('')) for path in found]
 
 
 def model_zoo(compared: Dict[str, Rows]) -> str:
-    """docs/model_zoo.md."""
+    """Return the content of docs/model_zoo.md."""
     parts = [INTRODUCTION.format(generated=GENERATED, summary=summary(compared))]
     parts += [as_markdown(TABLES[key], rows, link='../configs') for key, rows in compared.items()]
     in_tables = {row['config'] for rows in compared.values() for row in rows}
     others = [path for path in config_paths() if path not in in_tables]
-    parts.append('## Configs of no table\n\n' + '\n'.join(
+    parts.append('## Configs that are in no table\n\n' + '\n'.join(
         f'- [{path}](../configs/{path}.py)' for path in others) + '\n')
     return '\n'.join(parts)
 
 
 def results(config: str, row: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
-    """What the paper reports of a model, in the form of a model index."""
+    """Yield the results of a model in the paper, in the format of a model index."""
     dataset = next(name for part, name in (
         ('_cifar100', 'CIFAR-100'), ('_cifar', 'CIFAR-10'), ('_imagenet', 'ImageNet-1k'),
         ('_fpn', 'COCO')) if part in config)
@@ -84,7 +85,12 @@ def results(config: str, row: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
 
 
 def model_entry(config: str, rows: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """A model of configs/metafile.yml; ``rows`` are those of its config."""
+    """Return the entry of a config in configs/metafile.yml.
+
+    Args:
+        config: Path below configs/ without the suffix.
+        rows: The rows of the tables that name this config.
+    """
     entry: Dict[str, Any] = {'Name': Path(config).name, 'In Collection': 'RLA',
                              'Config': f'configs/{config}.py'}
     if rows:
@@ -98,7 +104,7 @@ def model_entry(config: str, rows: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def metafile(compared: Dict[str, Rows]) -> str:
-    """configs/metafile.yml, what mim finds."""
+    """Return the content of configs/metafile.yml, which mim reads."""
     rows_of: Dict[str, List[Dict[str, Any]]] = {}
     for rows in compared.values():
         for row in rows:
@@ -108,12 +114,13 @@ def metafile(compared: Dict[str, Rows]) -> str:
         Collections=[dict(Name='RLA', Metadata=dict(Architecture=architecture), Paper=PAPER,
                           README='docs/model_zoo.md')],
         Models=[model_entry(config, rows_of.get(config, [])) for config in config_paths()])
-    head = f'# {GENERATED}\n# Figures marked (paper) are the paper\'s; there are no weights yet.\n'
+    head = (f'# {GENERATED}\n# Figures marked (paper) are quoted from the paper; there are no '
+            'weights yet.\n')
     return head + yaml.safe_dump(content, sort_keys=False, width=100)
 
 
 def generate() -> Dict[Path, str]:
-    """The files and what belongs into them."""
+    """Return the content of each generated file."""
     compared = compare_all(list(TABLES))
     return {
         REPO / 'docs/model_zoo.md': model_zoo(compared),
@@ -122,11 +129,18 @@ def generate() -> Dict[Path, str]:
     }
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description='Write the model zoo and the model index.')
-    parser.add_argument('--check', action='store_true', help='write nothing, say what is stale')
-    args = parser.parse_args()
-    silence()
+    parser.add_argument('--check', action='store_true',
+                        help='list the files that are out of date without writing them')
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    silence_logs()
     stale = [(path, text) for path, text in generate().items()
              if not path.is_file() or path.read_text() != text]
     for path, text in stale:

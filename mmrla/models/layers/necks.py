@@ -1,4 +1,4 @@
-"""What stands between an RLA backbone and a classifier."""
+"""The neck between an RLA backbone and the head of a classifier."""
 from typing import Optional, Sequence, Tuple
 
 import torch
@@ -17,20 +17,20 @@ ACTIVATIONS = dict(relu=torch.relu, tanh=torch.tanh)
 class RLAPooling(BaseModule):
     """The RLA output for classification (paper, section 3.3, guideline 4).
 
-    The last hidden state goes through a norm and an activation, is concatenated
-    after the last feature map, and both are pooled globally. For a backbone
-    with ``out_hidden=True``, instead of ``GlobalAveragePooling``.
+    A norm and an activation are applied to the last hidden state. The last feature map
+    and the hidden state are pooled globally and concatenated. It replaces
+    ``GlobalAveragePooling`` after a backbone with ``out_hidden=True``.
 
-    The paper's text mentions neither the norm nor the activation. The authors'
-    code has both: ReLU in the classes that build its networks, tanh in the file
-    of the ablation of v1. A checkpoint does not record which of the two it was
-    trained with; docs/paper_notes.md describes how to find out.
+    The paper's text mentions neither the norm nor the activation. The authors' code
+    has both: ReLU in the classes that build its networks, tanh in the file of the
+    ablation of v1. A checkpoint does not record which of the two it was trained with;
+    docs/paper_notes.md describes how to find out.
 
     Args:
         channels: k, the channels of h.
-        norm_cfg: Config of the norm, as in mmcv. None leaves out the norm and
-            the activation, as the authors' code does in its post-activated,
-            ConvLSTM and ConvGRU forms.
+        norm_cfg: Config of the norm, as in mmcv. None omits the norm and the
+            activation, as the authors' code does in its post-activated, ConvLSTM
+            and ConvGRU forms.
         activation: ``'relu'`` or ``'tanh'``, applied after the norm.
         init_cfg: As in mmengine.
     """
@@ -50,11 +50,11 @@ class RLAPooling(BaseModule):
 
         Args:
             inputs: The backbone's outputs, the last two of shapes
-                (N, C, H, W), the last stage's, and (N, k, H, W), h.
+                (N, C, H, W), of the last stage, and (N, k, H, W), h.
 
         Returns:
-            tuple[Tensor]: One tensor of shape (N, C + k), what a classifier's
-            head takes.
+            tuple[Tensor]: One tensor of shape (N, C + k), the input of a
+            classifier's head.
         """
         x, h = inputs[-2:]
         if self.norm is not None:
