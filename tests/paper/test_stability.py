@@ -20,6 +20,7 @@ FALLING = [3 - 0.02 * step for step in range(60)]
     (FALLING, [1.0] * 60, True),
     (FALLING, [1.0] * 50 + [11.0] + [1.0] * 9, False),
     (FALLING, [1.0] * 50 + [9.0] + [1.0] * 9, True),
+    (FALLING[:30] + [5.0] + FALLING[31:], [1.0] * 60, False),
     (FALLING[::-1], [1.0] * 60, False),
     (FALLING[:-1] + [float('nan')], [1.0] * 60, False)])
 def test_a_loss_must_fall_without_a_spike(loss, total, stable):

@@ -4,10 +4,11 @@ r"""Train classifiers for some hundred steps and watch the loss and the gradient
         configs/pretrain/rla_{mbv2,r50,r101,r152}_imagenet.py --output docs/evidence/stability
 
 The model, its initial values and the optimizer are the config's, and so is its initial
-learning rate, whatever the batch. Only the images, their size and the batch are smaller.
+learning rate; with --scale-lr it is scaled to the batch, as auto_scale_lr does in a training.
+Only the images, their size and the batch are smaller.
 Writes OUTPUT.json (loss and gradient norms of the parts of the network, by step) and
 OUTPUT.png. A config that is in OUTPUT.json already is not trained again. The exit code is
-1 if a loss does not fall or a gradient norm spikes.
+1 if a loss does not fall, or if a loss or a gradient norm spikes.
 """
 import argparse
 import json
@@ -32,6 +33,8 @@ from mmrla.weights.writing import write_file
 
 # A spike is a norm of the whole gradient that is this often the median of the steps before.
 SPIKE = 10
+# And a loss that is this often the loss of the first step.
+LOSS_SPIKE = 1.5
 WINDOW = 20
 
 
@@ -79,6 +82,8 @@ def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
     model = MODELS.build(cfg.model)
     model.init_weights()
     model.train()
+    if args.scale_lr:
+        cfg.optim_wrapper.optimizer.lr *= args.batch / cfg.auto_scale_lr.base_batch_size
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     losses, norms, start = [], defaultdict(list), time.monotonic()
     data = batches(cfg, args.images, args.size, args.batch)
@@ -101,17 +106,17 @@ def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def verdict(run: Dict[str, Any]) -> Dict[str, Any]:
-    """Whether the loss fell, and the largest spike of the whole gradient."""
+    """Whether the loss fell, and the largest spikes of the whole gradient and the loss."""
     total, loss = run['norms']['all'], run['loss']
     spikes = [value / median(total[max(0, i - WINDOW):i]) for i, value in enumerate(total)
               if i >= WINDOW]
     return dict(first=mean(loss[:WINDOW]), last=mean(loss[-WINDOW:]), largest_spike=max(spikes),
-                finite=all(map(math.isfinite, loss)))
+                largest_loss=max(loss) / loss[0], finite=all(map(math.isfinite, loss)))
 
 
 def is_stable(found: Dict[str, Any]) -> bool:
     return (found['finite'] and found['last'] < found['first']
-            and found['largest_spike'] < SPIKE)
+            and found['largest_spike'] < SPIKE and found['largest_loss'] < LOSS_SPIKE)
 
 
 def draw(runs: List[Dict[str, Any]], path: Path) -> None:
@@ -141,6 +146,8 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=16)
     parser.add_argument('--steps', type=int, default=200)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--scale-lr', action='store_true',
+                        help='scale the learning rate to the batch')
     args = parser.parse_args()
     if args.steps <= 2 * WINDOW:
         parser.error(f'--steps {args.steps}: at least {2 * WINDOW + 1}')
@@ -150,17 +157,18 @@ def main() -> None:
     for path in args.configs:
         if path.stem not in [run['config'] for run in runs]:
             runs.append(train(path, args))
-            runs[-1]['verdict'] = verdict(runs[-1])
-            settings = dict(size=args.size, batch=args.batch, steps=args.steps, seed=args.seed)
+            settings = dict(size=args.size, batch=args.batch, steps=args.steps, seed=args.seed,
+                            scale_lr=args.scale_lr)
             text = json.dumps(dict(settings=settings, runs=runs)) + '\n'
             write_file(file, lambda f, text=text: f.write(text.encode()))
     draw(runs, args.output.with_name(f'{args.output.name}.png'))
     for run in runs:
-        found = run['verdict']
+        found = verdict(run)
         print(f'{run["config"]}: lr {run["lr"]}, loss {found["first"]:.3f} to {found["last"]:.3f}, '
-              f'largest spike {found["largest_spike"]:.1f} times the median'
+              f'largest loss {found["largest_loss"]:.1f} times the first, largest gradient '
+              f'{found["largest_spike"]:.1f} times the median'
               + ('' if is_stable(found) else '  UNSTABLE'))
-    sys.exit(not all(is_stable(run['verdict']) for run in runs))
+    sys.exit(not all(is_stable(verdict(run)) for run in runs))
 
 
 if __name__ == '__main__':
