@@ -8,6 +8,8 @@ from .version import __version__
 
 stack.prepare()
 
-from . import datasets, engine, evaluation, models, weights  # noqa: E402  (the stack comes first)
+from . import datasets, engine, evaluation, models, weights, zoo  # noqa: E402  (the stack comes first)
 
-__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack', 'weights']
+zoo.register()
+
+__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack', 'weights', 'zoo']

@@ -15,6 +15,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import BaseInit
 from mmengine.optim import OptimWrapper
+from mmengine.registry import DefaultScope
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, loops
 from torch.nn.modules import batchnorm, module
 
@@ -36,6 +37,7 @@ PRIVATE = {
     '_has_loaded': Runner,
     '_indices_of_rank': InfiniteSampler,
     '_inner_count': OptimWrapper,
+    '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
     '_load_from': Runner,
     '_max_counts': OptimWrapper,
