@@ -1,7 +1,7 @@
-"""Results of the same configs over the same seeds: summary, table and plot.
+"""Results of several configs with the same seeds: summary, table and plot.
 
-The results are one JSON file (:func:`summarise` makes its content), and the
-table and the plot are made from it alone. A run is a dict with ``config``,
+A results file is a JSON file with ``settings``, ``runs`` and ``summary``. The table
+and the plot are made from this file. A run is a dict with ``config``,
 ``seed``, ``value`` (the metric on the test images), ``curve`` and ``loss``
 (lists of epoch and value), ``epochs``, ``seconds`` and ``cpu_seconds``.
 """
@@ -17,15 +17,15 @@ RESAMPLES = 20000
 
 
 def bootstrap_interval(differences: Sequence[float]) -> Tuple[float, float]:
-    """The percentile bootstrap interval of the mean of paired differences.
+    """Return the percentile bootstrap interval of the mean of paired differences.
 
-    All resamples are enumerated for up to 6 seeds; more seeds are sampled with a
-    fixed generator. With few seeds the interval is too narrow: of 95% intervals
-    for 3 normally distributed differences about 68% hold the mean, for 5 about
-    84%. :func:`student_interval` is exact there.
+    For up to 6 seeds all resamples are enumerated; for more seeds they are sampled
+    with a fixed generator. With few seeds the interval is too narrow: for normally
+    distributed differences about 68% of the 95% intervals contain the mean with 3
+    seeds, and about 84% with 5 seeds. :func:`student_interval` is exact there.
 
     Args:
-        differences: One for each seed, at least 2.
+        differences: One per seed, at least 2.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) <= 6:
@@ -38,7 +38,7 @@ def bootstrap_interval(differences: Sequence[float]) -> Tuple[float, float]:
 
 
 def student_interval(differences: Sequence[float]) -> Tuple[float, float]:
-    """Student's t interval of the mean of paired differences, at least 2."""
+    """Return Student's t interval of the mean of at least 2 paired differences."""
     from scipy.stats import t
     n = len(differences)
     half = t.ppf((1 + CONFIDENCE) / 2, n - 1) * stdev(differences) / n**0.5
@@ -46,11 +46,11 @@ def student_interval(differences: Sequence[float]) -> Tuple[float, float]:
 
 
 def compare_pairs(ours: Dict[int, float], baseline: Dict[int, float]) -> Dict[str, Any]:
-    """What a config gains over the baseline, seed by seed.
+    """Compare a config with the baseline, seed by seed.
 
     Args:
-        ours: The config's values by seed.
-        baseline: The baseline's; only seeds that both have are compared.
+        ours: The values of the config by seed.
+        baseline: The values of the baseline by seed. Only common seeds are compared.
     """
     seeds = sorted(ours.keys() & baseline.keys())
     differences = [ours[seed] - baseline[seed] for seed in seeds]
@@ -64,7 +64,7 @@ def compare_pairs(ours: Dict[int, float], baseline: Dict[int, float]) -> Dict[st
 
 
 def summarise(runs: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-    """The summary of each config; the first config is the baseline."""
+    """Return the summary of each config; the first config is the baseline."""
     by_config: Dict[str, List[Dict[str, Any]]] = {}
     for run in runs:
         by_config.setdefault(run['config'], []).append(run)
@@ -83,7 +83,7 @@ def summarise(runs: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
 
 
 def as_markdown(results: Dict[str, Any]) -> str:
-    """The table of a results file."""
+    """Format a results file as a table in Markdown."""
     summary = results['summary']
     baseline = next(iter(summary))
     cost = summary[baseline]['cpu_seconds_per_epoch']
@@ -109,9 +109,9 @@ def _interval(pair) -> str:
 
 
 def draw(results: Dict[str, Any], path: Path) -> None:
-    """Learning curves on the left, paired differences on the right.
+    """Draw learning curves on the left and paired differences on the right.
 
-    A thin line is one run, the thick line is the mean over the seeds.
+    A thin line is one run. The thick line is the mean over the seeds.
     """
     import matplotlib
     matplotlib.use('Agg')
@@ -144,7 +144,7 @@ def draw(results: Dict[str, Any], path: Path) -> None:
 
 def _draw_curves(axis, curves: Sequence[Sequence[Sequence[float]]], colour: str,
                  name: str) -> None:
-    """The curves of a config's runs, and their mean where all have an epoch."""
+    """Draw the curves of the runs of a config, and their mean over common epochs."""
     for curve in curves:
         axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.6, alpha=0.5)
     points = [dict(map(tuple, curve)) for curve in curves]

@@ -1,7 +1,7 @@
-"""The paper's training recipes, typed from its text: the one source of their values here.
+"""The training recipes of the paper's text (sections 3.2, 4.1 to 4.3, appendix B.1 to B.3).
 
-Sections 3.2, 4.1 to 4.3 and appendix B.1 to B.3. A value of None means that the paper
-does not state it. ``tests/configs/test_recipes.py`` compares the configs with this table.
+A value of None means that the paper does not state it. ``tests/configs/test_recipes.py``
+compares the configs with this table.
 """
 from dataclasses import dataclass
 from math import cos, pi
@@ -10,30 +10,30 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the paper trains a group of networks.
+    """The recipe of a group of networks.
 
     Attributes:
-        source: The sections that state it.
-        epochs: Of the training.
-        batch: Images in a mini-batch, on all GPUs together.
-        gpus: How many GPUs the paper used.
+        source: The sections that state the recipe.
+        epochs: Number of epochs.
+        batch: Images per step, on all GPUs together.
+        gpus: Number of GPUs.
         lr: The initial learning rate.
-        drops: After which epochs the learning rate is divided by 10.
+        drops: The epochs after which the learning rate is divided by 10.
         decay: The factor of the learning rate after every epoch.
         cosine: Whether the learning rate follows a cosine to 0.
-        warm_up: Epochs in which the learning rate rises.
-        momentum: Of SGD.
-        nesterov: Whether SGD is Nesterov's.
+        warm_up: Number of epochs in which the learning rate rises.
+        momentum: Momentum of SGD.
+        nesterov: Whether SGD uses Nesterov momentum.
         weight_decay: The l2 weight decay.
         label_smoothing: Epsilon, 0 without.
         mixup: Alpha of the Beta distribution, 0 without.
-        split: Images to train on and to validate with, where the paper splits a set.
+        split: Numbers of training and validation images, if the paper splits a data set.
         padding: Zero pixels on each side before the crop.
         crop: The side of the training crop, in pixels.
         flip: Whether a crop is flipped horizontally at random.
         scale_augmentation: Whether the crop is taken from an image of random scale.
         test_edge: The shorter side of a test image before its centre crop.
-        test_crop: The side of the centre crop; None where the image is used as it is.
+        test_crop: The side of the centre crop; None if the image is not cropped.
         detection_edge: The shorter side of a detector's image.
         best_checkpoint: Whether the checkpoint with the best validation is reported.
     """
@@ -88,7 +88,7 @@ DETECTION = Recipe(
 RECIPES = dict(cifar=CIFAR, imagenet=IMAGENET, mobilenet=MOBILENET, refined=REFINED,
                detection=DETECTION)
 
-# Values that the paper does not state, and what the configs have instead.
+# Settings of the configs that the paper does not state.
 OURS = dict(
     warm_up_of_detectors='500 iterations from 0.001 of the learning rate, as in MMDetection',
     warm_up_of_refined='from 0.01 of the learning rate; the cosine ends at 0 after epoch 200',
@@ -100,9 +100,9 @@ OURS = dict(
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
-    """The learning rate that the paper's words give, after ``epoch`` epochs.
+    """Return the learning rate after ``epoch`` epochs according to the paper's text.
 
-    The warm-up, whose start the paper does not state, is left to the caller.
+    The warm-up is not included, because the paper does not state its start.
     """
     if recipe.cosine:
         share = (epoch - recipe.warm_up) / (recipe.epochs - recipe.warm_up)

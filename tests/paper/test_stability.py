@@ -1,10 +1,12 @@
 """tools/dev/check_stability.py: what it calls a spike, and the parts of a network."""
+import json
+
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from support import CONFIGS, load_tool
+from support import CONFIGS, REPO, load_tool
 
 tool = load_tool('dev/check_stability')
 
@@ -38,3 +40,15 @@ def test_every_part_of_the_network_is_shown(name, hidden):
     assert {f'hidden path: {part}' for part in hidden} <= parts
     assert {'stem and last convolution', 'layer1', 'layer4'} <= parts
     assert tool.part_of('head.fc.weight') == 'neck and head'
+
+
+def test_the_page_shows_the_figures_of_the_results_file():
+    """docs/evidence.md has a row for each run of docs/evidence/stability.json."""
+    page = (REPO / 'docs/evidence.md').read_text()
+    for run in json.loads((REPO / 'docs/evidence/stability.json').read_text())['runs']:
+        found = tool.verdict(run)
+        assert (f'| {run["config"]} | {run["lr"]} | {found["first"]:.2f}, {found["last"]:.2f} | '
+                f'{found["largest_loss"]:.1f} | {found["largest_spike"]:.1f} |') in page
+        if not tool.is_stable(found):
+            peak = max(run['loss'])
+            assert f'rises to {peak:.1f} at step {run["loss"].index(peak)} ' in page

@@ -1,10 +1,10 @@
-"""Break each equation of the paper on purpose: do its tests notice?
+"""Break each equation of the paper on purpose and check that its tests fail.
 
-    python tools/dev/break_equations.py            # all
-    python tools/dev/break_equations.py lag pool   # those whose name holds a word
+    python tools/dev/break_equations.py            # all breaks
+    python tools/dev/break_equations.py lag pool   # breaks whose name contains a word
 
 Each break replaces one piece of source in a copy of the repository and runs the
-named tests there. The exit code is 1 if a break goes unnoticed, or if the source
+named tests there. The exit code is 1 if the tests pass with a break, or if the source
 has changed so that a break no longer applies.
 """
 import os
@@ -21,7 +21,7 @@ RECIPES = 'tests/configs/test_recipes.py'
 
 
 class Break(NamedTuple):
-    """A piece of source, what replaces it, and the tests that must fail."""
+    """A piece of source, its replacement, and the tests that must fail."""
     name: str
     path: str
     old: str
@@ -34,8 +34,8 @@ RLA = 'mmrla/models/rla.py'
 DENSE = 'mmrla/models/backbones/densenet.py'
 CIFAR = 'mmrla/models/backbones/cifar_resnet.py'
 BREAKS = [
-    Break('eq 1: blocks do not read h', RLA, 'if self.config.exchange else None)',
-          'if False else None)', THEORY, 'eq_1_x_t_depends'),
+    Break('eq 1: blocks do not read h', RLA, 'if self.config.exchange:', 'if False:',
+          THEORY, 'eq_1_x_t_depends'),
     Break('eq 1: exchange=False still reads h', RLA,
           'self.readers = ModuleList(readers if config.exchange else [])',
           'self.readers = ModuleList(readers); self.config = config = '
@@ -83,8 +83,9 @@ BREAKS = [
           'return F.avg_pool2d(\n            h.abs(),', THEORY, 'eq_12'),
     Break('A.3: the start is dropped', RLA, 'if state is None:', 'if True:', THEORY,
           'a3_the_start'),
-    Break('A.3: g2 has a constant', RLA, 'return convolution(norm(h).tanh_())',
-          'return convolution(norm(h).tanh_()) + 1', THEORY, 'a3_g1 or eq_12'),
+    Break('A.3: g2 has a constant', RLA,
+          'return convolution(owned(norm, norm(h)).tanh_())',
+          'return convolution(owned(norm, norm(h)).tanh_()) + 1', THEORY, 'a3_g1 or eq_12'),
     Break('recipe: ImageNet drops after 40', 'configs/_base_/pretrain/schedule_120e.py',
           'milestones=[30, 60, 90]', 'milestones=[40, 60, 90]', RECIPES, 'rla_r50_imagenet'),
     Break('recipe: no Nesterov on CIFAR', 'configs/_base_/pretrain/schedule_cifar_300e.py',
@@ -105,7 +106,7 @@ BREAKS = [
 
 
 def is_noticed(copy: Path, broken: Break) -> bool:
-    """Whether the tests fail, and pass again without the break."""
+    """Return whether the tests fail with a break."""
     path = copy / broken.path
     source = path.read_text()
     if source.count(broken.old) < 1:
@@ -118,7 +119,7 @@ def is_noticed(copy: Path, broken: Break) -> bool:
 
 
 def run_tests(copy: Path, broken: Break) -> int:
-    """The exit code of pytest."""
+    """Return the exit code of pytest."""
     command = [sys.executable, '-m', 'pytest', broken.tests, '-q', '-x', '-k', broken.words,
                '-p', 'no:cacheprovider']
     return subprocess.run(command, cwd=copy, env=dict(os.environ, PYTHONPATH=str(copy)),
@@ -126,11 +127,13 @@ def run_tests(copy: Path, broken: Break) -> int:
 
 
 def chosen(words: List[str]) -> List[Break]:
+    """Return the breaks whose name contains one of the words; all without words."""
     return [broken for broken in BREAKS
             if not words or any(word in broken.name for word in words)]
 
 
 def main() -> None:
+    """Run the command."""
     unnoticed = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / 'repository'

@@ -1,14 +1,15 @@
-r"""Train classifiers for some hundred steps and watch the loss and the gradients.
+r"""Train classifiers for some hundred steps and record the loss and the gradients.
 
     python tools/dev/check_stability.py data/cifar10_folders/train \
         configs/pretrain/rla_{mbv2,r50,r101,r152}_imagenet.py --output docs/evidence/stability
 
-The model, its initial values and the optimizer are the config's, and so is its initial
-learning rate; with --scale-lr it is scaled to the batch, as auto_scale_lr does in a training.
-Only the images, their size and the batch are smaller.
-Writes OUTPUT.json (loss and gradient norms of the parts of the network, by step) and
-OUTPUT.png. A config that is in OUTPUT.json already is not trained again. The exit code is
-1 if a loss does not fall, or if a loss or a gradient norm spikes.
+The model, its initial values, the optimizer and the initial learning rate are those of
+the config. With --scale-lr the learning rate is scaled to the batch, as auto_scale_lr does
+in training. Only the images, their size and the batch differ from the config.
+
+The command writes OUTPUT.json (loss and gradient norms of the parts of the network, by
+step) and OUTPUT.png. A config that OUTPUT.json already contains is not trained again. The
+exit code is 1 if a loss does not fall, or if a loss or a gradient norm has a spike.
 """
 import argparse
 import json
@@ -31,15 +32,15 @@ from torch.utils.data import DataLoader
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.weights.writing import write_file
 
-# A spike is a norm of the whole gradient that is this often the median of the steps before.
+# The gradient has a spike if its norm is this multiple of the median of the WINDOW steps before.
 SPIKE = 10
-# And a loss that is this often the loss of the first step.
-LOSS_SPIKE = 1.5
 WINDOW = 20
+# The loss has a spike if it is this multiple of the loss of the first step.
+LOSS_SPIKE = 1.5
 
 
 def part_of(name: str) -> str:
-    """The part of the network that a parameter belongs to."""
+    """Return the part of the network that a parameter belongs to."""
     words = name.split('.')
     if words[0] != 'backbone':
         return 'neck and head'
@@ -51,7 +52,7 @@ def part_of(name: str) -> str:
 
 
 def batches(cfg: Config, folder: Path, size: int, batch: int) -> Iterator[dict]:
-    """Batches of class folders through the config's own pipeline, without an end."""
+    """Yield batches of class folders with the pipeline of the config, without an end."""
     pipeline = [dict(step) for step in cfg.train_dataloader.dataset.pipeline]
     for step in pipeline:
         if step['type'] == 'RandomResizedCrop':
@@ -63,7 +64,7 @@ def batches(cfg: Config, folder: Path, size: int, batch: int) -> Iterator[dict]:
 
 
 def norms_of(model: torch.nn.Module) -> Dict[str, float]:
-    """The norm of the gradient of each part, and of all."""
+    """Return the norm of the gradient of each part, and of all parts."""
     squares: Dict[str, float] = defaultdict(float)
     for name, parameter in model.named_parameters():
         squares[part_of(name)] += float(parameter.grad.square().sum())
@@ -72,7 +73,7 @@ def norms_of(model: torch.nn.Module) -> Dict[str, float]:
 
 
 def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
-    """The loss and the gradient norms of each step."""
+    """Train, and return the loss and the gradient norms of each step."""
     from mmpretrain.utils import register_all_modules
     register_all_modules(init_default_scope=False)
     cfg = Config.fromfile(path)
@@ -106,7 +107,7 @@ def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def verdict(run: Dict[str, Any]) -> Dict[str, Any]:
-    """Whether the loss fell, and the largest spikes of the whole gradient and the loss."""
+    """Return the losses at the start and at the end, and the largest spikes."""
     total, loss = run['norms']['all'], run['loss']
     spikes = [value / median(total[max(0, i - WINDOW):i]) for i, value in enumerate(total)
               if i >= WINDOW]
@@ -115,12 +116,13 @@ def verdict(run: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def is_stable(found: Dict[str, Any]) -> bool:
+    """Return whether a verdict has a falling loss and no spike."""
     return (found['finite'] and found['last'] < found['first']
             and found['largest_spike'] < SPIKE and found['largest_loss'] < LOSS_SPIKE)
 
 
 def draw(runs: List[Dict[str, Any]], path: Path) -> None:
-    """A column for each config: the loss above, the gradient norms below."""
+    """Draw a column for each config: the loss above, the gradient norms below."""
     import matplotlib
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
@@ -138,19 +140,22 @@ def draw(runs: List[Dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Watch the first steps of a training.')
-    parser.add_argument('images', type=Path, help='class folders')
-    parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG')
-    parser.add_argument('--output', type=Path, required=True, help='without its suffix')
-    parser.add_argument('--size', type=int, default=64, help='the side of a crop')
-    parser.add_argument('--batch', type=int, default=16)
-    parser.add_argument('--steps', type=int, default=200)
-    parser.add_argument('--seed', type=int, default=0)
+    """Run the command."""
+    parser = argparse.ArgumentParser(description='Record the first steps of a training.')
+    parser.add_argument('images', type=Path, help='folder with one subfolder per class')
+    parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG',
+                        help='paths of the configs')
+    parser.add_argument('--output', type=Path, required=True,
+                        help='path of the two output files, without a suffix')
+    parser.add_argument('--size', type=int, default=64, help='side of a crop')
+    parser.add_argument('--batch', type=int, default=16, help='images per step')
+    parser.add_argument('--steps', type=int, default=200, help='training steps')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the training')
     parser.add_argument('--scale-lr', action='store_true',
                         help='scale the learning rate to the batch')
     args = parser.parse_args()
     if args.steps <= 2 * WINDOW:
-        parser.error(f'--steps {args.steps}: at least {2 * WINDOW + 1}')
+        parser.error(f'--steps {args.steps} must be at least {2 * WINDOW + 1}')
     file = args.output.with_name(f'{args.output.name}.json')
     runs = json.loads(file.read_text())['runs'] if file.exists() else []
     args.output.parent.mkdir(parents=True, exist_ok=True)
