@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmrla.datasets.errors import name_annotation_errors, name_item_errors
+from mmrla.models.backbones.base import RLABackbone
 from mmrla.weights.errors import CheckpointError, SaveError
 from mmrla.weights.fit import find_backbone
 from mmrla.weights.layouts import revised
@@ -190,6 +191,9 @@ class RLARunner(Runner):
             return
         self._choose_checkpoint()
         model = unwrapped(self.model)
+        for module in model.modules():
+            if isinstance(module, RLABackbone):
+                module.is_wrapped_later = True
         trained = _trainable(model)
         self._init_model_weights()
         if has_backbone(model):

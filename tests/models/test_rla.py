@@ -134,4 +134,4 @@ def test_the_settings_of_the_hidden_path_are_saved_with_the_weights(collect):
         18, base_channels=4, rla=dict(channels=3, variant='v3'))))
     for model in (net, copy.deepcopy(net)):
         metadata = collect(model)._metadata
-        assert metadata['backbone.rla.0']['rla'] == net.backbone.rla_config.update()
+        assert metadata['backbone']['rla'] == net.backbone.rla_config.update()

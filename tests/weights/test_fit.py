@@ -142,7 +142,7 @@ def unmovable(net, attention):
             if attention in names and name.endswith(names[attention])}
 
 
-@pytest.mark.parametrize('parts, trains', [((), False), (('rla',), True), (None, True)])
+@pytest.mark.parametrize('parts, trains', [((), False), (('rla',), True), (None, False)])
 def test_a_hidden_path_is_frozen_with_its_stage_unless_it_is_new(parts, trains, randomise):
     net = randomise(RLAResNet(**dict(SMALL, norm_eval=True), frozen_stages=1,
                               rla=dict(channels=4))).train()
@@ -151,6 +151,17 @@ def test_a_hidden_path_is_frozen_with_its_stage_unless_it_is_new(parts, trains, 
     assert all(p.requires_grad == trains for p in net.rla[0].parameters())
     assert all(norm.training == trains for norm in net.rla[1].norms)
     assert not any(p.requires_grad for p in net.layer1.parameters())
+
+
+def test_ddp_that_was_built_too_early_stops(save, randomise, monkeypatch):
+    """Otherwise each process would train its own hidden path."""
+    path = save(randomise(RLAResNet(**SMALL, rla=None)).state_dict())
+    monkeypatch.setattr('mmrla.models.backbones.base.get_world_size', lambda: 2)
+    net = RLAResNet(**dict(SMALL, norm_eval=True), frozen_stages=1, rla=NEW)
+    with pytest.raises(RuntimeError, match="runner_type='RLARunner'"):
+        load_weights(net, path)
+    net.is_wrapped_later = True
+    load_weights(net, path)
 
 
 def test_what_is_new_survives_a_checkpoint(save, randomise):

@@ -15,6 +15,7 @@ from typing import (
 )
 
 import torch
+from mmengine.dist import get_world_size
 from mmengine.model import BaseModule, PretrainedInit, initialize
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -87,6 +88,8 @@ class RLABackbone(BaseModule):
         new_parts: The parts, ``'rla'`` and ``'attention'``, that the loaded weights did
             not contain, so that they train although the rest is pretrained. None before
             any weights are loaded.
+        is_wrapped_later: Whether DDP is built after the weights are loaded, as
+            ``RLARunner`` does.
     """
     rla: Optional[nn.ModuleList]
 
@@ -95,6 +98,7 @@ class RLABackbone(BaseModule):
         self.register_load_state_dict_pre_hook(_adapt_state_dict)
         self.register_state_dict_post_hook(_save_settings)
         self.new_parts: Optional[FrozenSet[str]] = None
+        self.is_wrapped_later = False
 
     def pretrained_cfgs(self) -> List[dict]:
         """The entries of ``init_cfg`` that name weights."""
@@ -138,10 +142,10 @@ class RLABackbone(BaseModule):
         self.new_parts = frozenset(names)
 
     def new_modules(self) -> Set[nn.Module]:
-        """The modules of new parts; of all parts before any weights are loaded."""
+        """The modules of new parts."""
         parts = self.parts()
-        names = parts if self.new_parts is None else self.new_parts
-        return {module for name in names for part in parts[name] for module in part.modules()}
+        return {module for name in self.new_parts or () for part in parts[name]
+                for module in part.modules()}
 
     def readers(self) -> List[nn.Module]:
         """The modules through which h enters the main path."""
@@ -229,8 +233,15 @@ class DetectionBackbone(RLABackbone):
 
     def set_new_parts(self, names: Iterable[str]) -> None:
         """Set which parts the loaded weights did not contain; freeze the others."""
+        frozen = [parameter for parameter in self.parameters() if not parameter.requires_grad]
         super().set_new_parts(names)
         self.train(self.training)
+        now_train = any(parameter.requires_grad for parameter in frozen)
+        if now_train and get_world_size() > 1 and not self.is_wrapped_later:
+            raise RuntimeError(
+                f'the loaded weights have no {" and no ".join(sorted(self.new_parts))}, so these '
+                'parts must train, but DDP was built without them; set '
+                "runner_type='RLARunner', which builds DDP after the weights are loaded")
 
     def keeps_random_values(self) -> bool:
         """Whether training would not change values that are still random."""

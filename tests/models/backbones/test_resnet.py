@@ -217,10 +217,12 @@ def test_a_wrong_value_is_named_with_the_choices(arguments, parts):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize('frozen, warns', [(-1, False), (0, True), (1, True)])
-def test_a_warning_names_frozen_random_values(frozen, warns, monkeypatch):
-    messages = []
-    monkeypatch.setattr('mmrla.models.backbones.base.print_log',
-                        lambda text, **_: messages.append(text))
-    RLAResNet(**SMALL, frozen_stages=frozen).init_weights()
-    assert any(f'frozen_stages={frozen}' in text for text in messages) == warns
+@pytest.mark.parametrize('arguments, keeps', [
+    (dict(frozen_stages=-1), False), (dict(frozen_stages=0), True), (dict(frozen_stages=1), True),
+    (dict(norm_eval=True), True),
+    (dict(frozen_stages=1, init_cfg=dict(type='Pretrained', checkpoint='a.pth')), False)])
+def test_a_backbone_knows_that_it_would_keep_random_values(arguments, keeps):
+    net = RLAResNet(**{**SMALL, 'norm_eval': False, **arguments})
+    assert net.keeps_random_values() == keeps
+    net.load_state_dict(RLAResNet(**SMALL).state_dict())
+    assert not net.keeps_random_values(), 'weights were loaded'
