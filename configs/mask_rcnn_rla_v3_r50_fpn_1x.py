@@ -3,4 +3,5 @@ _base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/rla_v3_r50.py']
 
 model = dict(
     backbone=dict(
-        init_cfg=dict(type='Pretrained', checkpoint='authors://resnet50_rla_2283'), **_base_.backbone))
+        init_cfg=dict(type='Pretrained', checkpoint='authors://resnet50_rla_2283'),
+        **_base_.backbone))

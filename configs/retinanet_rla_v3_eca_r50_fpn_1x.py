@@ -3,4 +3,5 @@ _base_ = ['_base_/detectors/retinanet.py', '_base_/backbones/rla_v3_eca_r50.py']
 
 model = dict(
     backbone=dict(
-        init_cfg=dict(type='Pretrained', checkpoint='authors://ecanet50_rla_2215'), **_base_.backbone))
+        init_cfg=dict(type='Pretrained', checkpoint='authors://ecanet50_rla_2215'),
+        **_base_.backbone))

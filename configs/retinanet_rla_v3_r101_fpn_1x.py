@@ -3,4 +3,5 @@ _base_ = ['_base_/detectors/retinanet.py', '_base_/backbones/rla_v3_r101.py']
 
 model = dict(
     backbone=dict(
-        init_cfg=dict(type='Pretrained', checkpoint='authors://resnet101_rla_2148'), **_base_.backbone))
+        init_cfg=dict(type='Pretrained', checkpoint='authors://resnet101_rla_2148'),
+        **_base_.backbone))

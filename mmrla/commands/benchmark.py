@@ -31,7 +31,8 @@ from mmengine.device import get_device
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.models.lean.fuse import fuse
@@ -177,11 +178,32 @@ class Subject:
         return counts
 
 
+class MultiplyAdds(TorchDispatchMode):
+    """Count the multiply-adds of the convolutions and matrix products inside the context.
+
+    torch's ``FlopCounterMode`` registers global module hooks. A backbone that has hooks
+    computes the plain forms, so its count would not be that of the measured forms.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (),
+                           kwargs: Optional[dict] = None) -> Any:
+        """Run an operator and add its multiply-adds."""
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=out) // 2
+        return out
+
+
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Count the multiply-adds of the convolutions and matrix products of a call."""
-    with FlopCounterMode(display=False) as counter:
+    """Count the multiply-adds of a call."""
+    with MultiplyAdds() as counter:
         function()
-    return counter.get_total_flops() // 2
+    return counter.total
 
 
 def saved_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
