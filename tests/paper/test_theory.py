@@ -19,6 +19,7 @@ from mmrla.models import (
     RLAStage,
     RLAXception,
 )
+from mmrla.models.backbones.blocks import Stage
 from mmrla.models.backbones.densenet import DenseBlock
 from mmrla.models.rla import BlockFeatures, RLAConfig
 
@@ -75,7 +76,7 @@ def output_with_fixed_input(net, block, image, fixed):
     outs = []
     handles = [
         block.register_forward_pre_hook(lambda _, args: (fixed, *args[1:])),
-        block.register_forward_hook(lambda _, args, out: outs.append(out.out))]
+        block.register_forward_hook(lambda _, args, out: outs.append(out.clone()))]
     with torch.no_grad():
         net(image)
     for handle in handles:
@@ -246,7 +247,7 @@ def test_eq_2_a_pre_activated_resnet_is_the_sum_of_its_residuals(depth, bottlene
     for stage in net.stages:
         for block in stage:
             block.register_forward_hook(lambda module, args, out: features.__setitem__(
-                module, (args[0].clone(), out.residual.clone(), out.out.clone())))
+                module, (args[0].clone(), out.clone())))
     with torch.no_grad():
         net(images(2, 3, 16, 16))
     for stage in net.stages:
@@ -254,9 +255,8 @@ def test_eq_2_a_pre_activated_resnet_is_the_sum_of_its_residuals(depth, bottlene
         x0 = features[blocks[0]][0]
         aggregate = x0  # A^0, the additive constant of equation 2
         for block in blocks:
-            x_before, residual, x_after = features[block]
-            own = block(x_before).residual  # g_{t-1} of x^{t-1} alone
-            torch.testing.assert_close(residual, own, **EXACT)
+            x_before, x_after = features[block]
+            own = block.features(x_before, None).residual  # g_{t-1} of x^{t-1} alone
             torch.testing.assert_close(x_after, aggregate + own, **EXACT)
             aggregate = aggregate + own
 
@@ -302,15 +302,16 @@ def test_eq_5_holds_for_1x1_convolutions_only(size, is_attention, randomise):
 # Equations 6 to 8: time series, on the code's own stage.
 
 class ScalarBlock(nn.Module):
-    """x' = beta_1 x + hidden_term + i^t, and the hidden path is given x itself."""
+    """x' = beta_1 x + term + i^t, and the hidden path is given x itself."""
 
     def __init__(self, beta, innovation):
         super().__init__()
         self.beta, self.innovation = beta, innovation
 
-    def forward(self, x, hidden_term=None):
-        out = self.beta * x + hidden_term + self.innovation
-        return BlockFeatures(x.clone(), None, out)
+    def forward(self, x, hidden):
+        out = self.beta * x + hidden.term + self.innovation
+        hidden.features = BlockFeatures(x.clone(), None, out)
+        return out
 
 
 def scalar_stage(alpha, gamma, beta_1, beta_2, innovations):
@@ -329,14 +330,14 @@ def scalar_stage(alpha, gamma, beta_1, beta_2, innovations):
         stage.recurrent.weight.zero_()
         stage.recurrent.weight[..., 1, 1] = gamma
     stage.norms = nn.ModuleList(nn.Identity() for _ in innovations)
-    return stage, [ScalarBlock(beta_1, i) for i in innovations]
+    return stage, Stage(*(ScalarBlock(beta_1, i) for i in innovations))
 
 
 def run_scalar(stage, blocks, x0):
     """x^0, x^1, ... and h^0, h^1, ..."""
     xs, hs = [x0], [0.0]
     handles = [stage.recurrent.register_forward_hook(lambda m, args, out: hs.append(out.item()))]
-    handles += [block.register_forward_hook(lambda m, args, out: xs.append(out.out.item()))
+    handles += [block.register_forward_hook(lambda m, args, out: xs.append(out.item()))
                 for block in blocks]
     with WithoutTanh(), torch.no_grad():
         stage(blocks, torch.full((1, 1, 1, 1), x0, dtype=F64), None)
@@ -452,7 +453,7 @@ def test_eq_11_h_is_a_function_of_h_and_x_of_the_layer_before(variant, randomise
     net = build('cifar', randomise, variant=variant)
     stage, blocks = stages_of(net)[0]
     xs = []
-    handles = [block.register_forward_hook(lambda m, args, out: xs.append(out.out.clone()))
+    handles = [block.register_forward_hook(lambda m, args, out: xs.append(out.clone()))
                for block in blocks]
     x0 = images(2, 4, 8, 8)
     with torch.no_grad():
@@ -462,7 +463,7 @@ def test_eq_11_h_is_a_function_of_h_and_x_of_the_layer_before(variant, randomise
         hidden = stage.initial_state(x0)[0]
         assert not hidden.any(), 'h^0 is zero (guideline 3)'
         for t, (x, block) in enumerate(zip([x0, *xs], blocks, strict=False)):
-            features = block(x, stage.readers[t](hidden))
+            features = block.features(x, stage.readers[t](hidden))
             torch.testing.assert_close(features.out, xs[t], **EXACT)
             hidden = plain_update(stage, t, hidden, features, variant)
     torch.testing.assert_close(h, hidden, **EXACT)

@@ -7,13 +7,14 @@ Each break replaces one piece of source in a copy of the repository and runs the
 named tests there. The exit code is 1 if the tests pass with a break, or if the source
 has changed so that a break no longer applies.
 """
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional, Sequence
 
 REPO = Path(__file__).resolve().parents[2]
 THEORY = 'tests/paper/test_theory.py'
@@ -132,14 +133,24 @@ def chosen(words: List[str]) -> List[Break]:
             if not words or any(word in broken.name for word in words)]
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        description='Break each equation of the paper on purpose and check that its tests fail.')
+    parser.add_argument('words', nargs='*', metavar='WORD',
+                        help='only breaks whose name contains one of the words; default: all')
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
+    args = build_parser().parse_args(argv)
     unnoticed = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / 'repository'
         shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(
             '.git', '.venv', 'data', 'work_dirs', '__pycache__', '*_cache'))
-        for broken in chosen(sys.argv[1:]):
+        for broken in chosen(args.words):
             noticed = is_noticed(copy, broken)
             print(f'{"noticed  " if noticed else "UNNOTICED"}  {broken.name}', flush=True)
             if not noticed:

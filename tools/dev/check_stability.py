@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
 from mmengine.config import Config
@@ -139,8 +139,8 @@ def draw(runs: List[Dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description='Record the first steps of a training.')
     parser.add_argument('images', type=Path, help='folder with one subfolder per class')
     parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG',
@@ -153,7 +153,13 @@ def main() -> None:
     parser.add_argument('--seed', type=int, default=0, help='seed of the training')
     parser.add_argument('--scale-lr', action='store_true',
                         help='scale the learning rate to the batch')
-    args = parser.parse_args()
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if args.steps <= 2 * WINDOW:
         parser.error(f'--steps {args.steps} must be at least {2 * WINDOW + 1}')
     file = args.output.with_name(f'{args.output.name}.json')
