@@ -1,9 +1,11 @@
 """The wheel, and the script that sets up the environment."""
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -13,14 +15,37 @@ from support import REPO, load_tool
 
 
 @pytest.fixture(scope='module')
-def wheel(tmp_path_factory):
-    """A wheel, built from a copy of the repository."""
+def wheel_file(tmp_path_factory):
+    """The path of a wheel, built from a copy of the repository."""
     folder = tmp_path_factory.mktemp('wheel')
     shutil.copytree(REPO, folder / 'source', ignore=shutil.ignore_patterns(
-        '.*', 'data', 'work_dirs', 'build', '*.egg-info', '__pycache__'))
+        '.git', '.venv', '.*_cache', 'data', 'work_dirs', 'build', '*.egg-info', '__pycache__'))
     subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation',
                     '--wheel-dir', folder, folder / 'source'], check=True, capture_output=True)
-    return zipfile.ZipFile(next(folder.glob('*.whl')))
+    return next(folder.glob('*.whl'))
+
+
+@pytest.fixture(scope='module')
+def wheel(wheel_file):
+    return zipfile.ZipFile(wheel_file)
+
+
+@pytest.fixture(scope='module')
+def installed(wheel_file, tmp_path_factory):
+    """An environment with the wheel and the packages of this one; the variables to use it.
+
+    The packages are found through a path. An editable install of mmrla is not found this way.
+    """
+    environment = tmp_path_factory.mktemp('environment')
+    subprocess.run([sys.executable, '-m', 'venv', '--without-pip', environment], check=True)
+    packages = next(environment.glob('lib/python*/site-packages'))
+    subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', '--no-index', '--target',
+                    packages, wheel_file], check=True, capture_output=True)
+    (packages / 'stack.pth').write_text(sysconfig.get_path('purelib') + '\n')
+    hidden = ('PYTHONPATH', 'VIRTUAL_ENV', 'CONDA_PREFIX')
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    return dict(variables, VIRTUAL_ENV=str(environment), OMP_NUM_THREADS='1',
+                PATH=f'{environment / "bin"}{os.pathsep}{os.environ["PATH"]}')
 
 
 def test_the_wheel_contains_configs_tools_and_model_index(wheel):
@@ -28,6 +53,8 @@ def test_the_wheel_contains_configs_tools_and_model_index(wheel):
     for name in ('configs/faster_rcnn_rla_r50_fpn_1x.py', 'configs/_base_/backbones/rla_r50.py',
                  'tools/train.py', 'tools/dist_train.sh', 'model-index.yml'):
         assert f'mmrla/.mim/{name}' in names
+    assert 'mmrla/zoo/.mim/configs/configs/_base_/backbones/rla_r50.py' in names
+    assert not [name for name in names if 'setup_env' in name or '/tools/dev/' in name]
     assert not [name for name in names if '__pycache__' in name or name.startswith('tests')]
 
 
@@ -38,6 +65,53 @@ def test_the_wheel_declares_its_requirements(wheel):
         assert f'Provides-Extra: {extra}' in metadata
     assert 'Requires-Dist: mmengine' in metadata
     assert 'Requires-Dist: mmdet<3.4,>=3.3.0; extra == "detection"' in metadata
+
+
+# A detector that trains for seconds.
+MINE = """\
+_base_ = 'mmrla::configs/shapes/faster_rcnn_rla_r18_fpn.py'
+model = dict(backbone=dict(base_channels=8), neck=dict(in_channels=[8, 16, 32, 64]))
+train_cfg = dict(max_epochs=1, val_interval=1)
+train_dataloader = dict(num_workers=0, persistent_workers=False)
+val_dataloader = dict(num_workers=0, persistent_workers=False)
+test_dataloader = val_dataloader
+"""
+
+
+def test_a_wheel_trains_resumes_and_tests_from_an_empty_folder(installed, tmp_path):
+    def run(*command):
+        result = subprocess.run(command, cwd=tmp_path, env=installed, text=True,
+                                capture_output=True, timeout=600)
+        assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
+        return result.stdout + result.stderr
+
+    package = Path(run('python', '-c', 'import mmrla; print(mmrla.__path__[0])').strip())
+    assert package.is_relative_to(installed['VIRTUAL_ENV'])
+    tools = package / '.mim/tools'
+    run('python', tools / 'make_shapes.py', 'data/shapes', '--train', '8', '--val', '2')
+    (tmp_path / 'mine.py').write_text(MINE)
+    run('python', tools / 'train.py', 'mine.py')
+    # The launcher uses the interpreter of the active environment.
+    log = run(tools / 'dist_train.sh', 'mine.py', '1', '--resume', '--cfg-options',
+              'train_cfg.max_epochs=2')
+    assert re.search(r'resumed epoch: 1\b', log)
+    assert {path.name for path in tmp_path.glob('work_dirs/mine/*.pth')} == {
+        'epoch_1.pth', 'epoch_2.pth'}
+    log = run('python', tools / 'test.py', 'mine.py', 'work_dirs/mine/epoch_2.pth')
+    assert 'coco/bbox_mAP' in log
+
+
+def test_the_launcher_of_a_wheel_names_an_interpreter_without_mmrla(installed, tmp_path):
+    other = tmp_path / 'python'
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    other.chmod(0o755)
+    packages = next(Path(installed['VIRTUAL_ENV']).glob('lib/python*/site-packages'))
+    result = subprocess.run(
+        [packages / 'mmrla/.mim/tools/dist_train.sh', 'mine.py', '1'], text=True,
+        capture_output=True, env=dict(installed, PATH=f'{tmp_path}{os.pathsep}/usr/bin:/bin'))
+    assert result.returncode == 1
+    assert result.stderr.strip().endswith(
+        f'mmrla is not installed for {other}; activate the environment that has it')
 
 
 @pytest.fixture

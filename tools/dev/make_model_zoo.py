@@ -85,10 +85,11 @@ def config_of(file: AuthorsFile) -> str:
     eca = 'eca_' if 'eca' in file.name else ''
     if 'mobilenet' in file.name:
         return f'pretrain/rla_{eca}mbv2_imagenet'
-    depth = re.search(r'(50|101)', file.name)[0]
     if file.task == 'ImageNet':
+        depth = re.search(r'50|101', file.name)[0]
         return f'pretrain/rla_v3_{eca}r{depth}_imagenet'
-    return f'{file.name.split("_r")[0]}_rla_v3_{eca}r{depth}_fpn_1x'
+    detector, depth = re.match(r'(\w+)_r(50|101)rla', file.name).groups()
+    return f'{detector}_rla_v3_{eca}r{depth}_fpn_1x'
 
 
 def in_paper(config: str) -> str:
