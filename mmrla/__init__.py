@@ -8,10 +8,13 @@ from .version import __version__
 
 stack.prepare()
 
-from . import datasets, engine, evaluation, models, weights  # noqa: E402  (the stack comes first)
+# The stack comes first.
+from . import datasets, engine, evaluation, models, weights, zoo  # noqa: E402
+
+zoo.register()
 
 __all__ = ['Predictor', '__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack',
-           'weights']
+           'weights', 'zoo']
 
 
 def __getattr__(name: str) -> object:

@@ -70,3 +70,11 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
         verdict = f' exceeds the limit of {LIMIT / 2**30:g} GB' if peak > LIMIT else ''
         terminalreporter.write_line(f'peak memory of {name}: {peak / 2**30:.2f} GB{verdict}',
                                     red=bool(verdict))
+
+
+@pytest.fixture
+def malicious(tmp_path, code):
+    """A checkpoint that carries code, and the file that the code would make."""
+    thing, trace = code
+    torch.save(dict(state_dict={}, message_hub=thing), tmp_path / 'malicious.pth')
+    return tmp_path / 'malicious.pth', trace

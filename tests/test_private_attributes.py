@@ -15,7 +15,8 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import BaseInit
 from mmengine.optim import OptimWrapper
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, loops
+from mmengine.registry import DefaultScope
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, checkpoint, loops
 from torch.nn.modules import batchnorm, module
 
 from support import REPO
@@ -32,19 +33,29 @@ PRIVATE = {
     '_forward_hooks': torch.nn.Module,
     '_forward_pre_hooks': torch.nn.Module,
     '_get_init_info': BaseInit,
+    '_get_mmengine_home': checkpoint,
     '_has_any_global_hook': module,
     '_has_loaded': Runner,
     '_indices_of_rank': InfiniteSampler,
+    '_init_model_weights': Runner,
     '_inner_count': OptimWrapper,
+    '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
     '_load_from': Runner,
     '_max_counts': OptimWrapper,
     '_max_epochs': EpochBasedTrainLoop,
+    '_max_iters': IterBasedTrainLoop,
     '_metadata': torch.nn.Module().state_dict(),
     '_params_init_info': BaseModule,
+    '_publish_model': CheckpointHook,
+    '_randomness_cfg': Runner,
     '_resume': Runner,
     '_save_best_checkpoint': CheckpointHook,
     '_save_checkpoint': CheckpointHook,
+    '_save_checkpoint_with_step': CheckpointHook,
+    '_test_dataloader': Runner,
+    '_train_dataloader': Runner,
+    '_val_dataloader': Runner,
 }
 DOCUMENTED = {'_asdict', '_exit', '_fields', '_make', '_replace'}  # of the standard library
 LOOKUPS = {'getattr', 'setattr', 'hasattr', 'delattr'}
@@ -57,12 +68,14 @@ def is_private(name):
 def private_names(tree):
     """The private names that a module of mmrla defines, and those that it uses.
 
-    A name that mmrla defines belongs to mmrla, except after ``super()``.
+    A name that mmrla defines belongs to mmrla, except after ``super()`` and in ``PRIVATE``:
+    a subclass may assign or override an attribute of its base.
     """
     defined, used, inherited = set(), set(), set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             defined.add(node.name)
+            used.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -91,7 +104,7 @@ def foreign_private_names():
         for name in filter(is_private, used | after_super):
             files[name].add(str(path.relative_to(REPO)))
     return {name: sorted(paths) for name, paths in files.items()
-            if name in inherited or name not in defined}
+            if name in inherited or name in PRIVATE or name not in defined}
 
 
 def sets_on_self(owner, name):

@@ -7,9 +7,32 @@ usage() {
     exit 2
 }
 
-# Print the interpreter that `make` uses: the active environment if it is complete, else .venv.
+# Print the interpreter to use. In a clone it is the one that `make` uses: the active environment
+# if it is complete, else .venv. A wheel has no setup_env.py; its tools use the active interpreter.
 python_of_project() {
-    "${PYTHON3:-python3}" "$tools/setup_env.py" --which
+    if [ -f "$tools/setup_env.py" ]; then
+        "${PYTHON3:-python3}" "$tools/setup_env.py" --which
+        return
+    fi
+    local python
+    python=$(command -v python || command -v python3) || {
+        echo 'there is no python on PATH; activate the environment that mmrla is installed in' >&2
+        return 1
+    }
+    "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mmrla") is None)' || {
+        echo "mmrla is not installed for $python; activate the environment that has it" >&2
+        return 1
+    }
+    echo "$python"
+}
+
+# Print the value of PYTHONPATH for the processes: a clone need not be installed.
+python_path() {
+    if [ -f "$tools/setup_env.py" ]; then
+        echo "$tools/..${PYTHONPATH:+:$PYTHONPATH}"
+    else
+        echo "${PYTHONPATH:-}"
+    fi
 }
 
 # launch GPUS SCRIPT ARGUMENTS...: run the script with this many processes per machine.
@@ -34,7 +57,7 @@ launch() {
     fi
     local python
     python=$(python_of_project)
-    PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
+    PYTHONPATH=$(python_path) \
         exec "$python" -m mmrla_cli --torchrun \
         --nnodes="${NNODES:-1}" \
         "${rendezvous[@]}" \

@@ -13,7 +13,7 @@ per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
 
 # SRUN_ARGS is a list of words.
 # shellcheck disable=SC2086
-PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
+PYTHONPATH=$(python_path) \
     exec srun --partition="$partition" \
     --job-name="$job" \
     --gres="gpu:$per_node" \

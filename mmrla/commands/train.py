@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from typing import Optional, Sequence
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 
 import mmrla  # noqa: F401  (registers the modules)
@@ -33,6 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
         '--pretrained', metavar='CHECKPOINT',
         help='initial weights of the backbone, from an RLA network or a plain one: a path, a URL '
         'or torchvision://resnet50; short for model.backbone.init_cfg in the config')
+    parser.add_argument(
+        '--from-scratch', action='store_true',
+        help='train all layers from random values: no pretrained weights, nothing frozen, norms '
+        'that learn')
     parser.add_argument('--amp', action='store_true', help='train with mixed precision')
     parser.add_argument(
         '--auto-scale-lr', action='store_true',
@@ -69,6 +73,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     add_backends(cfg, [name for name in BACKENDS if getattr(args, name)])
     if args.pretrained:
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
+    if args.from_scratch:
+        start_from_scratch(cfg.model.backbone)
     if args.amp:
         enable_mixed_precision(cfg)
     if args.auto_scale_lr:
@@ -78,6 +84,12 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
         cfg.load_from = args.resume
     elif args.resume or is_restarted():
         cfg.resume = 'auto'
+
+
+def start_from_scratch(backbone: ConfigDict) -> None:
+    """Train every layer of a backbone from random values."""
+    backbone.update(init_cfg=None, frozen_stages=-1, norm_eval=False)
+    backbone.setdefault('norm_cfg', dict(type='BN')).update(requires_grad=True)
 
 
 def enable_mixed_precision(cfg: Config) -> None:
@@ -114,7 +126,10 @@ def train(cfg: Config, args: argparse.Namespace) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.pretrained and args.from_scratch:
+        parser.error('--pretrained and --from-scratch exclude each other')
     if args.gpus:
         run_distributed('train', args.gpus, sys.argv[1:] if argv is None else argv)
     with clear_errors():

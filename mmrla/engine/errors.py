@@ -15,6 +15,10 @@ class RunError(RuntimeError):
     """A run ended for a reason that a user can fix without reading the code."""
 
 
+class NoWeightsError(RunError):
+    """A run would freeze random values."""
+
+
 class DivergedError(RunError):
     """A loss or a weight is not finite."""
 

@@ -13,14 +13,21 @@ from torch.utils.data import DataLoader
 
 from mmrla.datasets.errors import name_annotation_errors, name_item_errors
 from mmrla.weights.errors import CheckpointError, SaveError
+from mmrla.weights.fit import find_backbone
 from mmrla.weights.layouts import revised
-from mmrla.weights.loading import PreparedState, check_parts, has_backbone, unwrapped
+from mmrla.weights.loading import (
+    PreparedState,
+    check_parts,
+    find_new_parts,
+    has_backbone,
+    unwrapped,
+)
 from mmrla.weights.reading import read_checkpoint, weights_key
 from mmrla.weights.sources import load_checkpoint, read_safely
 from mmrla.weights.writing import atomic_backend_args
 
 from .distributed import init_gloo
-from .errors import run_error
+from .errors import NoWeightsError, run_error
 from .hooks.continuation import CONTINUATION
 from .randomness import RepeatableBatches, make_repeatable
 from .resume import check_resumable, find_newest
@@ -65,6 +72,7 @@ class RLARunner(Runner):
         self.continuation: Optional[Dict[str, Any]] = None
         self.train_batches: Optional[RepeatableBatches] = None
         self.stop_signals = StopSignals()
+        self._is_initialized = False
         # The work dir is not known yet; its place in the arguments is mmengine's.
         arguments = inspect.signature(Runner.__init__).bind(self, *args, **kwargs).arguments
         with self._clear_errors(arguments['work_dir']):
@@ -155,8 +163,9 @@ class RLARunner(Runner):
             raise known from error
 
     def train(self) -> nn.Module:
-        """Train the model."""
+        """Train the model. Its weights are found before any data is read."""
         with self._clear_errors(self.work_dir):
+            self._prepare_weights()
             return super().train()
 
     def val(self) -> dict:
@@ -171,23 +180,67 @@ class RLARunner(Runner):
 
     # Loading and resuming
 
-    def load_or_resume(self) -> None:
-        """Load weights, or resume from the newest checkpoint that can be read.
+    def _prepare_weights(self) -> None:
+        """Initialize the model, and find out which of its parts are new.
+
+        mmengine wraps the model in DDP before it loads weights. Which parameters train
+        depends on the weights, and DDP must know it: the model is wrapped again then.
+        """
+        if self._has_loaded or self._is_initialized:
+            return
+        self._choose_checkpoint()
+        model = unwrapped(self.model)
+        trained = _trainable(model)
+        self._init_model_weights()
+        if has_backbone(model):
+            self._find_new_parts(model)
+        if self.distributed and _trainable(model) != trained:
+            self.model = self.wrap_model(self.cfg.get('model_wrapper_cfg'), model)
+
+    def _find_new_parts(self, model: nn.Module) -> None:
+        """Look at the checkpoint that will be loaded; stop if random values would stay."""
+        backbone = find_backbone(model)[0]
+        if self._load_from is not None:
+            checkpoint = load_checkpoint(self._load_from, 'meta')
+            backbone.set_new_parts(find_new_parts(model, checkpoint))
+        elif getattr(backbone, 'keeps_random_values', bool)():
+            raise NoWeightsError(
+                f'{type(backbone).__name__} starts from random values, and frozen_stages='
+                f'{backbone.frozen_stages}, norm_eval={backbone.norm_eval} would keep some of '
+                'them. Name weights with --pretrained CHECKPOINT or '
+                'model.backbone.init_cfg=dict(type="Pretrained", checkpoint=...), or train all '
+                'layers from random values with --from-scratch')
+
+    def _init_model_weights(self) -> None:
+        """Initialize the model once; a checkpoint that is resumed brings all weights."""
+        if self._is_initialized:
+            return
+        self._is_initialized = True
+        backbone = find_backbone(unwrapped(self.model))[0]
+        if self._resume and backbone is not None:
+            backbone.init_cfg = backbone.other_cfgs()
+        super()._init_model_weights()
+
+    def _choose_checkpoint(self) -> None:
+        """Find the checkpoint to resume from.
 
         ``resume='auto'`` in a config is ``resume=True``, but starts from ``load_from`` if there
         is nothing to resume from; ``resume='restart'`` resumes from ``load_from`` then.
         """
         mode = self._resume
-        search = mode in ('auto', 'restart') or (mode and self._load_from is None)
-        if self._has_loaded or not search:
-            if self._resume:
-                check_resumable(self._load_from)
-            return super().load_or_resume()
-        found = [find_newest(self.work_dir, self.logger.info) if is_main_process() else None]
-        broadcast_object_list(found)  # every process resumes from the same file
-        self._resume = found[0] is not None or (
-            mode == 'restart' and self._load_from is not None)
-        self._load_from = found[0] or self._load_from
+        if mode in ('auto', 'restart') or (mode and self._load_from is None):
+            found = [find_newest(self.work_dir, self.logger.info) if is_main_process() else None]
+            broadcast_object_list(found)  # every process resumes from the same file
+            self._resume = found[0] is not None or (
+                mode == 'restart' and self._load_from is not None)
+            self._load_from = found[0] or self._load_from
+        elif mode:
+            check_resumable(self._load_from)
+
+    def load_or_resume(self) -> None:
+        """Load weights, or resume from the newest checkpoint that can be read."""
+        if not self._has_loaded:
+            self._choose_checkpoint()
         super().load_or_resume()
 
     def resume(self, filename: str, *args, **kwargs) -> None:
@@ -270,3 +323,8 @@ class RLARunner(Runner):
 
 def _is_local(path: str, backend_args: Optional[dict]) -> bool:
     return isinstance(get_file_backend(path, backend_args=backend_args), LocalBackend)
+
+
+def _trainable(model: nn.Module) -> List[bool]:
+    """Which parameters of a model train."""
+    return [parameter.requires_grad for parameter in model.parameters()]

@@ -109,7 +109,10 @@ class ConvLSTMCell(nn.Module):
 
 
 class ConvGRUCell(nn.Module):
-    """The ConvGRU of the authors' code. Its group norms have no parameters.
+    """The ConvGRU of the authors' code; the paper does not describe one.
+
+    A group norm with one group, weight and bias follows each gate and the
+    candidate.
 
     Args:
         channels: k, the channels of the input and h.
@@ -121,18 +124,15 @@ class ConvGRUCell(nn.Module):
         super().__init__()
         self.gates = build_conv_layer(conv_cfg, 2 * channels, 2 * channels, 3, padding=1)
         self.candidate = build_conv_layer(conv_cfg, 2 * channels, channels, 3, padding=1)
-
-    @staticmethod
-    def norm(x: Tensor) -> Tensor:
-        """Normalise over all channels."""
-        return F.group_norm(x, 1, eps=1e-6)
+        self.reset_norm, self.update_norm, self.candidate_norm = (
+            nn.GroupNorm(1, channels, eps=1e-6) for _ in range(3))
 
     def forward(self, x: Tensor, state: State) -> State:
         """``(h,)`` to ``(h',)``, both like ``x`` of shape (N, k, H, W)."""
         h, = state
-        reset, update = (self.norm(gate).sigmoid()
-                         for gate in self.gates(torch.cat([x, h], 1)).chunk(2, 1))
-        candidate = self.norm(self.candidate(torch.cat([x, reset * h], 1))).tanh()
+        reset, update = self.gates(torch.cat([x, h], 1)).chunk(2, 1)
+        reset, update = self.reset_norm(reset).sigmoid(), self.update_norm(update).sigmoid()
+        candidate = self.candidate_norm(self.candidate(torch.cat([x, reset * h], 1))).tanh()
         return (update * h + (1 - update) * candidate,)
 
 
@@ -159,11 +159,6 @@ class RLAConfig:
         exchange: Whether the blocks read h. If not, only a classifier reads it.
         pre_act: Whether the norm and tanh of the ``'conv'`` cell come before
             its convolution or after it.
-        pretrained: Whether the weights of the backbone include the hidden path.
-            Set it to False for a warm start from the weights of a plain
-            network: ``frozen_stages`` and ``norm_eval`` then do not apply to
-            the hidden path, so that it trains in every stage and its norms
-            learn their statistics.
     """
     channels: int = 32
     variant: str = 'v1'
@@ -171,13 +166,12 @@ class RLAConfig:
     shared: bool = True
     exchange: bool = True
     pre_act: bool = True
-    pretrained: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int('rla.channels', self.channels)
         check_choice('rla.variant', self.variant, VARIANTS)
         check_choice('rla.cell', self.cell, CELLS)
-        for name in ('shared', 'exchange', 'pre_act', 'pretrained'):
+        for name in ('shared', 'exchange', 'pre_act'):
             check_choice(f'rla.{name}', getattr(self, name), (True, False))
         if self.cell != 'conv' and not VARIANTS[self.variant].recurrent:
             raise ValueError(f'rla.variant={self.variant!r} adds after the recurrent unit, which '
@@ -186,10 +180,8 @@ class RLAConfig:
             raise ValueError(f"rla.pre_act=False needs rla.cell='conv', not {self.cell!r}")
 
     def update(self) -> Dict[str, Any]:
-        """The settings that determine what the hidden path computes."""
-        update = asdict(self)
-        del update['pretrained']
-        return update
+        """The settings as a dict, as ``state_dict`` saves them."""
+        return asdict(self)
 
     def check_reaches_output(self, out_hidden: bool) -> None:
         """Raise an error if nothing reads the hidden state."""

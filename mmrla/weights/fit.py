@@ -19,6 +19,8 @@ from .layouts import AUTHORS_RESNET, BACKBONE, Weights, as_dict
 # lacks deformable convolutions, plugins and attention; these are less than the rest.
 MIN_SHARE = 0.7
 WARM_START = 'set to zero: the outputs stay those of the plain network until training changes them'
+NEUTRAL = ('set so that the attention changes nothing until training does: its last weights are '
+           'zero, and the norm before it has the inverse factor')
 WIDENED = 'widened by zeros for h'
 
 
@@ -31,11 +33,14 @@ class LoadReport(NamedTuple):
         initial: Entries of the model that keep their initial values.
         ignored: Entries of the file that the model did not take. If the name
             exists in the model, the reason follows it.
+        new_parts: The parts of the backbone that the file does not contain:
+            ``'rla'``, ``'attention'``.
     """
     loaded: List[str]
     adapted: Dict[str, List[str]]
     initial: List[str]
     ignored: List[str]
+    new_parts: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
         groups = [(self.loaded, 'loaded'),
@@ -76,20 +81,22 @@ class BackboneFit:
 
     Attributes:
         own: The state dict of the backbone.
-        taken: The entries that come from the file.
-        zeros: The entries that a warm start sets to zero.
+        taken: The entries that come from the file, with the factors of ``neutral``.
+        zeros: The convolutions that read h, set to zero if the hidden path is new.
+        neutral: The entries of a new attention, and of the norms before it, that make
+            it start as the identity.
         initial: The backbone's entries that keep their values.
-        hidden: The prefixes of the entries that a plain network does not have.
-        is_warm_start: Whether the file is a plain network's and the backbone has
-            a hidden path.
+        missing: The parts that the file does not contain.
+        new: The prefixes of the entries of these parts.
     """
 
     def __init__(self, backbone: RLABackbone, weights: Weights, min_share: float) -> None:
         self.backbone, self.weights = backbone, weights
         self.own, self.given = backbone.state_dict(), weights.backbone
-        names = {module: name for name, module in backbone.named_modules()}
-        self.hidden = tuple(f'{names[part]}.' for part in backbone.hidden_path())
-        self.is_warm_start = backbone.rla is not None and not weights.has_hidden_path
+        self._names = {module: name for name, module in backbone.named_modules()}
+        self.missing = missing_parts(backbone, self.given)
+        prefixes = part_prefixes(backbone)
+        self.new = tuple(prefix for part in self.missing for prefix in prefixes[part])
         self._check_architecture()
         self._check_update()
         self._check_depth()
@@ -97,13 +104,32 @@ class BackboneFit:
         self.taken = {name: value for name, value in self.given.items() if name in self.own}
         self._check_shared_values()
         # h enters the main path only through these convolutions: W_h = 0.
-        self.zeros = {} if not self.is_warm_start else {
-            f'{names[conv]}.weight': torch.zeros_like(conv.weight)
+        self.zeros = {} if 'rla' not in self.missing else {
+            f'{self._names[conv]}.weight': torch.zeros_like(conv.weight)
             for conv in map(last_convolution, backbone.readers())}
-        self.initial = [name for name in self.own if name not in {**self.taken, **self.zeros}]
+        self.neutral = self._neutral_attention() if 'attention' in self.missing else {}
+        self.taken.update(
+            {name: value for name, value in self.neutral.items() if name in self.taken})
+        known = {**self.taken, **self.zeros, **self.neutral}
+        self.initial = [name for name in self.own if name not in known]
         if min_share > 0:
             self._check_parts()
             self._check_share(min_share)
+
+    def _neutral_attention(self) -> Dict[str, Tensor]:
+        """The entries that let a new attention start as the identity, exactly."""
+        entries = {}
+        for attention, norm in self.backbone.gates():
+            zeros, gain = attention.neutral_start
+            before = [f'{self._names.get(norm)}.{leaf}' for leaf in ('weight', 'bias')]
+            if not all(name in self.given for name in before):
+                continue  # nothing to compensate the gate with
+            for leaf in zeros:
+                name = f'{self._names[attention]}.{leaf}'
+                entries[name] = torch.zeros_like(self.own[name])
+            if gain != 1:
+                entries.update({name: self.given[name] * gain for name in before})
+        return entries
 
     def _stop(self, text: str) -> None:
         raise CheckpointError(f'checkpoint {self.weights.source} {text}')
@@ -198,8 +224,8 @@ class BackboneFit:
 
     def _wanted(self) -> List[str]:
         """The entries that should come from the file."""
-        hidden = self.hidden if self.is_warm_start else ()
-        return [name for name in self.own if not name.startswith(hidden) and not is_counter(name)]
+        return [name for name in self.own
+                if not name.startswith(self.new) and not is_counter(name)]
 
     def _check_share(self, min_share: float) -> None:
         """Stop if too few entries come from the file."""
@@ -210,6 +236,19 @@ class BackboneFit:
                        f'least {min_share:.0%} is required ({examples(self.initial)} are '
                        'missing). To load what fits, set '
                        'init_cfg=dict(type="PretrainedBackbone", checkpoint=..., min_share=0)')
+
+
+def part_prefixes(backbone: RLABackbone) -> Dict[str, Tuple[str, ...]]:
+    """The prefixes of the entries that a plain network does not have, by part."""
+    names = {module: name for name, module in backbone.named_modules()}
+    return {part: tuple(f'{names[module]}.' for module in modules)
+            for part, modules in backbone.parts().items()}
+
+
+def missing_parts(backbone: RLABackbone, given: Iterable[str]) -> Tuple[str, ...]:
+    """The parts of a backbone of which a file has no entry."""
+    return tuple(part for part, prefixes in part_prefixes(backbone).items()
+                 if prefixes and not any(name.startswith(prefixes) for name in given))
 
 
 def _count_blocks(names: Iterable[str]) -> Dict[str, int]:
@@ -261,14 +300,17 @@ def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
              if not name.startswith(BACKBONE)}
     adapted = {f'renamed from {weights.layout.title}': [
         prefix + name for name in weights.renamed if name in part.own]}
-    if part.is_warm_start:
+    if part.neutral:
+        adapted[NEUTRAL] = [prefix + name for name in part.neutral]
+    if 'rla' in part.missing:
         adapted[WIDENED] = _widen_classifier(own, given, backbone.rla_config.channels)
         adapted[WARM_START] = [prefix + name for name in part.zeros]
     others = [name for name in given if name in own and own[name].shape != given[name].shape]
     ignored = [f'{name} ({shapes(given[name], own[name])})' for name in others]
     places = {*own, *(BACKBONE + name for name in part.own)}
     ignored += dict.fromkeys(weights.names[name] for name in weights.entries if name not in places)
-    state = {prefix + name: value for name, value in {**part.taken, **part.zeros}.items()}
+    values = {**part.taken, **part.zeros, **part.neutral}
+    state = {prefix + name: value for name, value in values.items()}
     if prefix:
         state.update((name, value) for name, value in given.items() if name not in others)
     changed = {name for names in adapted.values() for name in names}
@@ -277,5 +319,5 @@ def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
          and (name in own or name.startswith(prefix))],
         {rule: names for rule, names in adapted.items() if names},
         [prefix + name for name in part.initial] + [name for name in own if name not in state],
-        ignored)
+        ignored, part.missing)
     return state, report

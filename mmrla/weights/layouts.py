@@ -157,12 +157,14 @@ class Weights(NamedTuple):
         names: What each entry is called in the file.
         update: What is known of what the hidden path computes: keys of
             ``rla=dict(...)``. Empty where the file does not tell.
+        new_parts: The parts that were new when the run began that saved the file.
     """
     source: str
     layout: Layout
     entries: Dict[str, Tensor]
     names: Dict[str, str]
     update: Dict[str, Any]
+    new_parts: Tuple[str, ...] = ()
 
     @property
     def backbone(self) -> Dict[str, Tensor]:
@@ -258,6 +260,13 @@ def _contents(checkpoint: Dict[str, Any]) -> str:
         'it is an empty dict')
 
 
+def new_parts_of(state: Dict[str, Tensor]) -> Tuple[str, ...]:
+    """The parts that a run trained although the rest of its weights was pretrained."""
+    modules = metadata_of(state)
+    found = (module.get('new_parts') for module in modules.values() if isinstance(module, dict))
+    return next((tuple(parts) for parts in found if isinstance(parts, (list, tuple))), ())
+
+
 def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
     """The ``rla=dict(...)`` that a network of ours saved with its weights."""
     modules = metadata_of(state)
@@ -300,7 +309,8 @@ def to_ours(state: Dict[str, Tensor]) -> Weights:
             raise CheckpointError(
                 f'checkpoint {source_of(state)} looks like {layout.title}, but {name} has shape '
                 f'{tuple(value.shape)}: {error}') from error
-    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries))
+    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries),
+                   new_parts_of(state))
 
 
 def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> int:

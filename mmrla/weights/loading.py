@@ -20,19 +20,21 @@ from mmrla.models.backbones.base import RLABackbone
 from .errors import CheckpointError
 from .fit import (
     MIN_SHARE,
-    WARM_START,
     BackboneFit,
     LoadReport,
     examples,
     find_backbone,
     fit,
     is_counter,
+    missing_parts,
+    part_prefixes,
 )
 from .layouts import Weights, to_ours, weights_of
 from .reading import Metadata, metadata_of, source_of
 from .sources import load_checkpoint
 
 BY_THE_MODEL = 'renamed by the model\'s own rules'
+PART_TITLES = dict(rla='the hidden path', attention='the attention')
 
 
 def load_weights(model: nn.Module, filename: str, prefix: Optional[str] = None,
@@ -85,7 +87,16 @@ class PreparedState:
             (name, value) for name, value in model.state_dict().items()
             if name.startswith(self.prefix))
         self.state.update(chosen)
-        self.state._metadata = metadata_of(state)
+        self.state._metadata = self._metadata(metadata_of(state))
+
+    def _metadata(self, metadata: Dict[str, Any]) -> Dict[str, Any]:
+        """The metadata of the file, with the new parts where the backbone looks for them."""
+        module = self.prefix.rstrip('.')
+        parts = {*self.report.new_parts, *self.weights.new_parts}
+        changed = Metadata(metadata)
+        changed.source = self.weights.source
+        changed[module] = dict(metadata.get(module) or {}, new_parts=sorted(parts))
+        return changed
 
     def load(self, model: nn.Module) -> LoadReport:
         """Load it; log and return the report."""
@@ -124,10 +135,10 @@ def _with_moved(report: LoadReport, moved: List[str]) -> LoadReport:
     if not moved:
         return report
     ends = {name.split('.', 1)[-1] for name in moved}
-    return LoadReport(
-        report.loaded, {**report.adapted, BY_THE_MODEL: moved},
-        [name for name in report.initial if name not in moved],
-        [name for name in report.ignored if name.split('.', 1)[-1] not in ends])
+    return report._replace(
+        adapted={**report.adapted, BY_THE_MODEL: moved},
+        initial=[name for name in report.initial if name not in moved],
+        ignored=[name for name in report.ignored if name.split('.', 1)[-1] not in ends])
 
 
 def _with_prefix(state: Dict[str, Tensor], prefix: str) -> Dict[str, Tensor]:
@@ -145,29 +156,33 @@ def _with_prefix(state: Dict[str, Tensor], prefix: str) -> Dict[str, Tensor]:
     return part
 
 
-def _hidden_prefixes(backbone: RLABackbone, prefix: str = '') -> Tuple[str, ...]:
-    """The prefixes of the entries that a plain network does not have."""
-    return tuple(f'{prefix}{name}.' for name, module in backbone.named_modules()
-                 if module in backbone.hidden_path())
-
-
 def _log(report: LoadReport, backbone: RLABackbone, prefix: str, weights: Weights) -> None:
-    """Log the report; a warning if entries other than a new hidden path stay random."""
-    is_warm_start = WARM_START in report.adapted
-    hidden = _hidden_prefixes(backbone, prefix) if is_warm_start else ()
+    """Log the report; a warning if entries other than those of new parts stay random."""
+    new = tuple(prefix + name for part in report.new_parts
+                for name in part_prefixes(backbone)[part])
     random = [name for name in report.initial
-              if not name.startswith(hidden) and not is_counter(name)]
+              if not name.startswith(new) and not is_counter(name)]
     print_log(f'{type(backbone).__name__} from {weights.source}: {report}', logger='current',
               level=logging.WARNING if random else logging.INFO)
-    if random and is_warm_start:
-        print_log(f'{len(random)} of these are not in the hidden path: {examples(random)}',
+    if random and new:
+        print_log(f'{len(random)} of these are not in a new part: {examples(random)}',
                   logger='current', level=logging.WARNING)
-    keeps = getattr(backbone, 'norm_eval', False) or getattr(backbone, 'frozen_stages', -1) > 0
-    if is_warm_start and keeps and backbone.rla_config.pretrained:
-        print_log(
-            'the hidden path is new, and frozen_stages or norm_eval would keep parts of it at '
-            'their initial values; set model.backbone.rla.pretrained=False to train all of it, '
-            'as the *_warmstart.py configs do', logger='current', level=logging.WARNING)
+    for part in report.new_parts:
+        print_log(f'{PART_TITLES[part]} is new: it trains in every stage, whatever frozen_stages '
+                  'and norm_eval are', logger='current')
+
+
+def find_new_parts(model: nn.Module, checkpoint: Dict[str, Any]) -> Tuple[str, ...]:
+    """The parts of a model's backbone that a checkpoint brings no weights for.
+
+    Args:
+        model: The model; it has an RLA backbone.
+        checkpoint: What :func:`~mmrla.weights.sources.load_checkpoint` returns. Its tensors
+            need no values (``map_location='meta'``).
+    """
+    weights = to_ours(weights_of(checkpoint))
+    missing = missing_parts(find_backbone(model)[0], weights.backbone)
+    return tuple({*missing, *weights.new_parts})
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -213,33 +228,44 @@ def adapt_state_dict(backbone: RLABackbone, state_dict: Dict[str, Tensor], prefi
     """
     names = [name for name in state_dict if name.startswith(prefix)]
     given = OrderedDict((name.removeprefix(prefix), state_dict[name]) for name in names)
-    given._metadata = {'': local_metadata}
-    if not given or _is_own(backbone, given):
+    if not given or _is_partial(backbone, given):
         return
+    if _is_own(backbone, given, local_metadata):
+        backbone.set_new_parts(local_metadata.get('new_parts', ()))
+        return
+    given._metadata = {'': local_metadata}
     weights = to_ours(weights_of(given))
     state, report = fit(backbone, weights)
     for name in names:
         del state_dict[name]
-    if WARM_START in report.adapted:  # torch need not report the new hidden path as missing
-        own, hidden = backbone.state_dict(), _hidden_prefixes(backbone)
-        state.update((name, own[name]) for name in report.initial if name.startswith(hidden))
+    # torch need not report the entries of new parts as missing
+    own = backbone.state_dict()
+    new = tuple(name for part in report.new_parts for name in part_prefixes(backbone)[part])
+    state.update((name, own[name]) for name in report.initial if name.startswith(new))
     state_dict.update((prefix + name, value) for name, value in state.items())
+    backbone.set_new_parts({*report.new_parts, *weights.new_parts})
     _log(report, backbone, '', weights)
 
 
-def _is_own(backbone: RLABackbone, given: Dict[str, Tensor]) -> bool:
-    """Whether entries are the backbone's own, and not a plain network's for a warm start."""
+def _has_own_names(backbone: RLABackbone, given: Dict[str, Tensor]) -> bool:
+    """Whether all entries have names and shapes of the backbone."""
     own = backbone.state_dict()
-    if any(name not in own or own[name].shape != value.shape for name, value in given.items()):
+    return all(name in own and own[name].shape == value.shape for name, value in given.items())
+
+
+def _is_partial(backbone: RLABackbone, given: Dict[str, Tensor]) -> bool:
+    """Whether entries are some of the backbone's own, such as its norms."""
+    if not _has_own_names(backbone, given):
         return False
-    update = metadata_of(given)[''].get('rla')
-    config = backbone.rla_config
-    if config is None:
-        return update is None
-    if update is not None and update != config.update():
-        return False
-    hidden = _hidden_prefixes(backbone)
-    if any(name.startswith(hidden) for name in given):
-        return True
-    main = [name for name in own if not name.startswith(hidden) and not is_counter(name)]
+    parts = tuple(name for prefixes in part_prefixes(backbone).values() for name in prefixes)
+    main = [name for name in backbone.state_dict()
+            if not name.startswith(parts) and not is_counter(name)]
     return sum(name in given for name in main) < MIN_SHARE * len(main)
+
+
+def _is_own(backbone: RLABackbone, given: Dict[str, Tensor], local_metadata: Dict[str, Any]
+            ) -> bool:
+    """Whether entries are those that this backbone saves."""
+    update = None if backbone.rla_config is None else backbone.rla_config.update()
+    return (_has_own_names(backbone, given) and not missing_parts(backbone, given)
+            and local_metadata.get('rla', update) == update)

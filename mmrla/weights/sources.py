@@ -1,8 +1,9 @@
-"""Where checkpoints come from: paths, URLs, names of models, object storage.
+"""Where checkpoints come from: paths, URLs, names of models, Google Drive, object storage.
 
-:func:`load_checkpoint` reads any name that mmengine knows, as weights only. Through
+:func:`load_checkpoint` reads any name that mmengine or mmrla knows, as weights only. Through
 :func:`read_safely` mmengine's own loading functions use the same readers.
 """
+import difflib
 import re
 import tempfile
 from pathlib import Path
@@ -15,7 +16,10 @@ from mmengine.fileio import get_file_backend
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
+from .authors import AUTHORS_FILES
+from .digests import check_remembered
 from .download import download
+from .drive import PAGE, download_from_drive, is_drive_id
 from .errors import CheckpointError
 from .reading import read_checkpoint, read_local, with_source
 
@@ -40,10 +44,15 @@ def load_from_http(filename: str, map_location: Any = None, model_dir: Optional[
         model_dir: Another folder than torch's cache.
         progress: Whether to show a progress bar. By default on a terminal.
     """
-    folder = Path(model_dir or Path(torch.hub.get_dir()) / 'checkpoints')
+    folder = Path(model_dir or cache_folder())
     cached = folder / Path(urlparse(filename).path).name
     is_new = once_per_run(lambda: fetch(filename, cached, progress))
     return read_cached(cached, filename, map_location, is_new)
+
+
+def cache_folder() -> Path:
+    """The folder for downloaded checkpoints, which torch uses too."""
+    return Path(torch.hub.get_dir()) / 'checkpoints'
 
 
 def once_per_run(action: Callable[[], Any]) -> Any:
@@ -130,6 +139,46 @@ def _look_up(filename: str, urls: Dict[str, str], shown: Optional[str] = None) -
     return urls[name]
 
 
+def load_from_authors(filename: str, map_location: Any = None) -> Dict[str, Any]:
+    """Read weights that the authors published, such as ``authors://resnet50_rla_2283``."""
+    name = _model_name(filename)
+    if name not in AUTHORS_FILES:
+        similar = difflib.get_close_matches(name, AUTHORS_FILES, n=3)
+        hint = f'did you mean {" or ".join(similar)}?' if similar else (
+            f'the names are {", ".join(AUTHORS_FILES)}')
+        raise CheckpointError(f'checkpoint {filename} is not known: {hint}')
+    file = AUTHORS_FILES[name]
+    return _load_from_drive(filename, file.drive_id, cache_folder() / file.file_name, map_location)
+
+
+def load_from_gdrive(filename: str, map_location: Any = None) -> Dict[str, Any]:
+    """Read a checkpoint from Google Drive: ``gdrive://ID`` with the id of the file."""
+    file_id = _model_name(filename)
+    if not is_drive_id(file_id):
+        raise CheckpointError(f'checkpoint {filename} has no Google Drive id: in the address '
+                              f'{PAGE.format("ID")} the id is the part between /d/ and /view')
+    return _load_from_drive(filename, file_id, cache_folder() / f'gdrive_{file_id}.pth',
+                            map_location)
+
+
+def _load_from_drive(name: str, file_id: str, cached: Path, map_location: Any) -> Dict[str, Any]:
+    """Read a file from Google Drive, downloaded once; its sha256 is logged and remembered."""
+    is_new = once_per_run(lambda: fetch_from_drive(name, file_id, cached))
+    checkpoint = read_cached(cached, name, map_location, is_new)
+    once_per_run(lambda: check_remembered(cached, name))
+    return checkpoint
+
+
+def fetch_from_drive(name: str, file_id: str, cached: Path) -> bool:
+    """Download a file from Google Drive unless it is in the cache; whether it was downloaded."""
+    try:
+        return download_from_drive(file_id, cached)
+    except OSError as error:
+        raise CheckpointError(
+            f'checkpoint {name} cannot be downloaded ({error}). To download it by hand, open '
+            f'{PAGE.format(file_id)} in a browser and save the file as {cached}') from error
+
+
 def load_from_ceph(filename: str, map_location: Any = None) -> Dict[str, Any]:
     """Read a checkpoint from the object storage that mmengine is set up for."""
     try:
@@ -167,6 +216,8 @@ LOADERS: Dict[str, Callable] = {
 # Names that mmengine does not know. Registering them changes nothing for other names.
 NEW_LOADERS: Dict[str, Callable] = {
     r'[^:]*\.safetensors$': load_from_safetensors,
+    'authors://': load_from_authors,
+    'gdrive://': load_from_gdrive,
 }
 
 
@@ -189,10 +240,11 @@ def read_safely() -> None:
 
 
 def load_checkpoint(filename: str, map_location: Any = 'cpu') -> Dict[str, Any]:
-    """Read a checkpoint by any name that mmengine knows.
+    """Read a checkpoint by any name that mmengine or mmrla knows.
 
     Args:
-        filename: A path, a URL, ``torchvision://resnet50`` or another name.
+        filename: A path, a URL, ``torchvision://resnet50``, ``authors://resnet50_rla_2283``,
+            ``gdrive://ID`` or another name.
         map_location: As in :func:`torch.load`.
 
     Returns:

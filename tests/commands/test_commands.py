@@ -1,8 +1,13 @@
 """Training, testing and summarizing as users run them."""
+import copy
 import os
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import mmdet
 import pytest
 import torch
 from mmengine.config import Config
@@ -10,7 +15,9 @@ from mmengine.config import Config
 from mmrla.commands import summarize_run
 from mmrla.commands import test as test_command
 from mmrla.commands import train as train_command
+from mmrla.commands.configs import read_runner_config
 from mmrla.datasets import make_shapes
+from mmrla.weights import CheckpointError
 from support import REPO, call, run_command
 from support.scalars import losses
 
@@ -205,3 +212,53 @@ def test_a_run_is_summarized(finished, capsys):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(SystemExit, match=f'{tmp_path} has no training log'):
         summarize_run.main([str(tmp_path)])
+
+
+MMDET = Path(mmdet.__file__).parent / '.mim/tools'
+
+
+def mmdet_tool(name, *arguments):
+    return subprocess.run([sys.executable, MMDET / name, *map(str, arguments)], cwd=REPO,
+                          text=True, capture_output=True, timeout=600)
+
+
+def test_mmdets_own_tools_use_our_runner(finished, data, tmp_path, malicious):
+    """The promises of docs/reliability.md hold with mmdet's tools/train.py and test.py too."""
+    (tmp_path / 'epoch_2.pth').write_bytes((finished / 'epoch_2.pth').read_bytes())
+    (tmp_path / 'epoch_3.pth').write_bytes(b'damaged')
+    result = mmdet_tool('train.py', CONFIG, '--work-dir', tmp_path, '--resume', 'auto',
+                        *options(data, 'train_cfg.max_epochs=3'))
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f'resuming from {tmp_path}/epoch_2.pth' in result.stdout + result.stderr
+    assert (tmp_path / 'run.json').is_file()
+    assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_3.pth'
+    straight, resumed = (torch.load(folder / 'epoch_3.pth') for folder in (finished, tmp_path))
+    assert all(torch.equal(value, resumed['state_dict'][name])
+               for name, value in straight['state_dict'].items()), 'the resumed run differs'
+    path, trace = malicious
+    for name, arguments in (('test.py', [path]), ('train.py', ['--resume', path])):
+        result = mmdet_tool(name, CONFIG, *arguments, '--work-dir', tmp_path / 'x', *options(data))
+        assert result.returncode != 0 and 'is refused: it holds more than' in result.stderr
+    assert not trace.exists()
+
+
+def test_mmdets_inference_functions_take_our_weights(finished, data, tmp_path, malicious):
+    from mmdet.apis import DetInferencer, inference_detector, init_detector
+    cfg = read_runner_config(train_command.build_parser().parse_args(
+        [str(REPO / CONFIG), *options(data)]))
+    image = str(next((data / 'val2017').iterdir()))
+    weights = str(finished / 'epoch_3.pth')
+    model = init_detector(cfg, weights, device='cpu')
+    found = inference_detector(model, image).pred_instances
+    inferencer = DetInferencer(cfg, weights, device='cpu', show_progress=False)
+    again = inferencer(image, return_datasamples=True)['predictions'][0].pred_instances
+    torch.testing.assert_close(found.bboxes, again.bboxes)
+    other = copy.deepcopy(cfg)
+    other.model.backbone.rla.variant = 'v3'
+    path, trace = malicious
+    for function in (init_detector, DetInferencer):
+        with pytest.raises(CheckpointError, match="set model.backbone.rla.variant='v1'"):
+            function(other, weights, device='cpu')
+        with pytest.raises(pickle.UnpicklingError):
+            function(cfg, str(path), device='cpu')
+    assert not trace.exists()

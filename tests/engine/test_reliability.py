@@ -16,6 +16,7 @@ from mmengine.runner import runner as mmengine_runner_module
 from mmrla.datasets import make_shapes
 from mmrla.engine import resume
 from mmrla.engine import work_dir as work_dir_module
+from mmrla.models import RLAResNet
 from mmrla.weights.errors import CheckpointError
 from support import load_tool
 
@@ -361,7 +362,8 @@ class DieBeforeValidation(Hook):
 
 def test_a_restarted_process_resumes_by_itself(monkeypatch):
     from mmrla.commands import train
-    args = SimpleNamespace(pretrained=None, amp=False, auto_scale_lr=False, resume=None)
+    args = SimpleNamespace(pretrained=None, from_scratch=False, amp=False, auto_scale_lr=False,
+                           resume=None)
     for count, given, expected in (('0', None, None), ('1', None, 'auto'), ('0', 'a.pth', True),
                                    ('2', 'a.pth', 'restart'), ('0', 'auto', 'auto')):
         monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
@@ -384,3 +386,59 @@ def test_the_pointer_never_names_a_file_that_is_removed_on_resuming(data, tmp_pa
         default_hooks__checkpoint=hook | dict(interval=10)))
     assert not (tmp_path / 'run/iter_1.pth').exists()
     assert chaos.pointer_state(tmp_path / 'run') == 'readable'
+
+
+FROZEN = dict(model__backbone__frozen_stages=1, model__backbone__norm_eval=True,
+              train_cfg__max_epochs=1, resume=False)
+
+
+def test_random_values_that_would_be_frozen_stop_the_run_before_data_is_read(data, tmp_path):
+    codes, output = run(data, tmp_path / 'run', **FROZEN)
+    assert codes == [1]
+    assert 'frozen_stages=1' in output and '--from-scratch' in output and '--pretrained' in output
+    assert 'loading annotations' not in output
+
+
+def small_backbone(**kwargs):
+    torch.manual_seed(1)
+    net = RLAResNet(18, base_channels=8, norm_eval=False, zero_init_residual=False, **kwargs)
+    net.init_weights()
+    return net
+
+
+@pytest.mark.parametrize('rla, trains', [(None, True), (dict(channels=16), False)],
+                         ids=['plain weights', 'RLA weights'])
+def test_two_processes_train_what_the_weights_ask_for(data, tmp_path, rla, trains):
+    """DDP is built before the weights are loaded, and must know what they freeze."""
+    torch.save(small_backbone(rla=rla).state_dict(), tmp_path / 'weights.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth'))
+    codes, output = run(data, tmp_path / 'run', world=2, model__backbone__init_cfg=init_cfg,
+                        **FROZEN)
+    assert codes == [0, 0], output[-3000:]
+    trained = weights(tmp_path / 'run', 'epoch_1.pth')
+    before = torch.load(tmp_path / 'weights.pth')
+    state = trained['state_dict']
+    assert torch.equal(state['backbone.layer1.0.conv1.weight'], before['layer1.0.conv1.weight'])
+    if trains:
+        assert state['backbone.rla.0.readers.1.weight'].abs().max() > 0
+    else:
+        for name, value in before.items():
+            assert not name.startswith('rla.0.') or torch.equal(state[f'backbone.{name}'], value)
+    assert (trained['state_dict']._metadata['backbone'].get('new_parts') == ['rla']) == trains
+
+
+def test_a_resumed_run_needs_no_pretrained_weights(data, tmp_path):
+    """The restart of a run must not depend on a download."""
+    path = tmp_path / 'weights.pth'
+    torch.save(small_backbone(rla=None).state_dict(), path)
+    options = dict(FROZEN, resume=True, model__backbone__init_cfg=dict(
+        type='Pretrained', checkpoint=str(path)))
+    run(data, tmp_path / 'run', act=kill_at(3), **options | dict(
+        default_hooks__checkpoint=mid_epoch()))
+    path.unlink()
+    codes, output = run(data, tmp_path / 'run', **options)
+    assert codes == [0], output[-3000:]
+    state = weights(tmp_path / 'run', 'epoch_1.pth')['state_dict']
+    assert state._metadata['backbone']['new_parts'] == ['rla'], 'the hidden path is frozen now'
+    codes, output = run(data, tmp_path / 'other', **options)
+    assert codes == [1] and f'checkpoint {path} does not exist' in output

@@ -22,7 +22,6 @@ IMAGENET = {
     'rla_eca_r152': (60771048, '11.48'),
     'se_r50': (28071976, '3.84'), 'se_r101': (49292328, '7.31'), 'se_r152': (66770984, '10.78'),
     'eca_r50': (25557118, '3.83'), 'eca_r101': (44549331, '7.30'), 'eca_r152': (60193064, '10.78'),
-    'rla_se_x50_32x4d': (27978344, None),
 }
 MOBILENET = {
     'mbv2': (3504872, '299.6'), 'rla_mbv2': (3625320, '351.8'),
@@ -106,6 +105,19 @@ def test_pooling_concatenates_x_and_h():
     pooled, = neck([torch.zeros(1), x, h.expand(1, 2, 4, 4)])
     torch.testing.assert_close(pooled, torch.tensor([[5.0, 5.0, 5.0, 0.0, 2.0]]), rtol=1e-4,
                                atol=1e-4)
+
+
+@pytest.mark.parametrize('activation, function', [('relu', torch.relu), ('tanh', torch.tanh)])
+def test_pooling_applies_the_activation_that_is_asked_for(activation, function, randomise):
+    neck = randomise(RLAPooling(4, activation=activation)).eval()
+    x, h = torch.randn(2, 3, 5, 5), torch.randn(2, 4, 5, 5)
+    expected = torch.cat([x.mean((2, 3)), function(neck.norm(h)).mean((2, 3))], 1)
+    torch.testing.assert_close(neck([x, h])[0], expected)
+
+
+def test_pooling_names_an_unknown_activation():
+    with pytest.raises(ValueError, match="activation='gelu'.*'relu', 'tanh'"):
+        RLAPooling(4, activation='gelu')
 
 
 SMALL = dict(depth=18, base_channels=8, rla=dict(channels=4))

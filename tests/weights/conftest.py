@@ -6,14 +6,6 @@ import torch
 
 
 @pytest.fixture
-def malicious(tmp_path, code):
-    """A checkpoint that carries code, and the file that the code would make."""
-    thing, trace = code
-    torch.save(dict(state_dict={}, message_hub=thing), tmp_path / 'malicious.pth')
-    return tmp_path / 'malicious.pth', trace
-
-
-@pytest.fixture
 def named_by_content():
     """Write a checkpoint whose name ends in its sha256; its path."""
 

@@ -17,13 +17,13 @@ from mmrla.models import RLACifarResNet, RLAMobileNetV2, RLAPooling, RLAResNet
 from mmrla.models.rla import last_convolution
 from mmrla.weights import load_weights
 from mmrla.weights.errors import CheckpointError
-from mmrla.weights.fit import WARM_START, WIDENED
+from mmrla.weights.fit import NEUTRAL, WARM_START, WIDENED
 from mmrla.weights.loading import BY_THE_MODEL
 from support import golden
 from support.runners import make_runner
 
 SMALL = dict(depth=18, base_channels=8, norm_eval=False)
-NEW = dict(channels=4, pretrained=False)
+NEW = dict(channels=4)
 
 
 @pytest.fixture
@@ -49,13 +49,21 @@ def total(outs):
 
 # The warm start
 
+ATTENTIONS = [None, 'SE', 'ECA', 'CBAM', 'GC', 'NL']
+
+
 @pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize('dtype, tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize('depth', [18, 50, 101])
-def test_a_warm_start_computes_what_mmdets_resnet_computes(depth, dtype, tolerance, training, save,
-                                                           randomise):
-    plain = randomise(ResNet(depth, norm_eval=False))
-    net = init(RLAResNet(depth, norm_eval=False), save(plain.state_dict()))
+@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('rla', [dict(channels=8), None], ids=['rla', 'plain'])
+@pytest.mark.parametrize('depth, dtype, tolerance', [
+    (18, torch.float64, 1e-12), (50, torch.float64, 1e-12), (101, torch.float64, 1e-12),
+    (18, torch.float32, 1e-5)])
+def test_a_warm_start_computes_what_mmdets_resnet_computes(
+        depth, rla, attention, dtype, tolerance, training, save, randomise):
+    plain = randomise(ResNet(depth, base_channels=16, stem_channels=16, norm_eval=False))
+    net = RLAResNet(depth, base_channels=16, norm_eval=False, rla=rla,
+                    attention=attention and dict(type=attention))
+    init(net, save(plain.state_dict()))
     for model in (plain, net):
         model.to(dtype)
         model.train(training)
@@ -91,12 +99,16 @@ def test_a_plain_classifier_becomes_an_rla_classifier(save, randomise):
     torch.testing.assert_close(logits(model, image), logits(plain, image))
 
 
-@pytest.mark.parametrize('network', [RLAResNet, RLAMobileNetV2])
-def test_training_moves_the_whole_hidden_path_of_a_warm_start(network, save, randomise):
+@pytest.mark.parametrize('network, attention', [
+    *((RLAResNet, attention) for attention in ATTENTIONS), (RLAMobileNetV2, None),
+    (RLAMobileNetV2, 'ECA')])
+def test_training_moves_all_new_parts_of_a_warm_start(network, attention, save, randomise):
     arguments = dict(SMALL) if network is RLAResNet else dict(
         widen_factor=0.25, out_indices=(1, 2, 4, 7))
     plain = randomise(network(**arguments, rla=None))
-    arguments.update(norm_eval=True, frozen_stages=1)  # as a detector has it
+    ratio = dict(ratio=1) if attention not in (None, 'ECA') else {}  # no dead ReLU
+    arguments.update(norm_eval=True, frozen_stages=1,  # as in a detector
+                     attention=attention and dict(type=attention, **ratio))
     net = init(network(**arguments, rla=NEW), save(plain.state_dict())).double().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.02)
@@ -104,39 +116,68 @@ def test_training_moves_the_whole_hidden_path_of_a_warm_start(network, save, ran
     for step in range(20):
         optimizer.zero_grad()
         total(net(image)).backward()
-        if step == 0:  # h enters at once; what makes h follows when it has entered
+        if step == 0:  # h enters at once; the layers that compute h follow at the next step
             readers = [last_convolution(reader).weight for reader in net.readers()]
             assert all(weight.abs().max() == 0 for weight in readers)
             assert sum(weight.grad.abs().max() == 0 for weight in readers) == 1, 'only h^0 is zero'
         optimizer.step()
     moved = {name for name, value in net.named_parameters()
              if not torch.equal(value, before[name])}
-    hidden = {name for name, _ in net.named_parameters() if 'rla.' in name or 'reader' in name}
-    first = {name for name in hidden if name.startswith('rla.0.readers.0.')}  # reads h^0 = 0
-    assert hidden - first <= moved
-    frozen = {name for name in before if name.startswith(('conv1.', 'layer1.'))}
+    new = {name for name, _ in net.named_parameters()
+           if any(part in name for part in ('rla.', 'reader', 'attention'))}
+    first = {name for name in new if name.startswith('rla.0.readers.0.')}  # reads h^0 = 0
+    assert new - first - unmovable(net, attention) <= moved
+    frozen = {name for name in before if name.startswith(('conv1.', 'layer1.'))} - new
     assert not frozen & moved
     statistics = {name for name, value in net.state_dict().items()
                   if 'running_mean' in name and not torch.equal(value, before[name])}
-    assert statistics and all('rla.' in name or 'reader' in name for name in statistics)
+    assert statistics and all(
+        any(part in name for part in ('rla.', 'reader', 'attention')) for name in statistics)
 
 
-def test_a_pretrained_hidden_path_is_frozen_with_its_stage(randomise):
+def unmovable(net, attention):
+    """A constant that is added to all inputs of a softmax over pixels has no gradient."""
+    names = dict(GC='conv_mask.bias', NL='phi.conv.bias')
+    return {name for name, _ in net.named_parameters()
+            if attention in names and name.endswith(names[attention])}
+
+
+@pytest.mark.parametrize('parts, trains', [((), False), (('rla',), True), (None, True)])
+def test_a_hidden_path_is_frozen_with_its_stage_unless_it_is_new(parts, trains, randomise):
     net = randomise(RLAResNet(**dict(SMALL, norm_eval=True), frozen_stages=1,
                               rla=dict(channels=4))).train()
-    assert not any(p.requires_grad for p in net.rla[0].parameters())
-    assert not any(norm.training for norm in net.rla[1].norms)
+    if parts is not None:
+        net.set_new_parts(parts)
+    assert all(p.requires_grad == trains for p in net.rla[0].parameters())
+    assert all(norm.training == trains for norm in net.rla[1].norms)
+    assert not any(p.requires_grad for p in net.layer1.parameters())
 
 
-def test_a_warm_start_that_would_not_train_is_pointed_out(save, randomise, monkeypatch):
+def test_what_is_new_survives_a_checkpoint(save, randomise):
+    """A resumed run must freeze what the interrupted one froze."""
+    arguments = dict(SMALL, norm_eval=True, frozen_stages=1, attention=dict(type='ECA'))
+    warm = RLAResNet(**arguments, rla=NEW)
+    load_weights(warm, save(randomise(RLAResNet(**SMALL, rla=None)).state_dict()))
+    assert warm.new_parts == {'rla', 'attention'}
+    resumed = RLAResNet(**arguments, rla=NEW)
+    load_weights(resumed, save(warm.state_dict()))
+    assert resumed.new_parts == {'rla', 'attention'}
+    plain_load = RLAResNet(**arguments, rla=NEW)
+    plain_load.load_state_dict(warm.state_dict())
+    assert plain_load.new_parts == {'rla', 'attention'}
+    pretrained = RLAResNet(**arguments, rla=NEW)
+    load_weights(pretrained, save(RLAResNet(**arguments, rla=NEW).state_dict()))
+    assert pretrained.new_parts == frozenset()
+
+
+def test_the_log_says_which_parts_are_new(save, randomise, monkeypatch):
     lines = []
     monkeypatch.setattr('mmrla.weights.loading.print_log', lambda text, **_: lines.append(text))
     path = save(randomise(RLAResNet(**SMALL, rla=None)).state_dict())
-    load_weights(RLAResNet(**dict(SMALL, norm_eval=True), rla=dict(channels=4)), path)
-    assert 'rla.pretrained=False' in lines[-1]
-    lines.clear()
-    load_weights(RLAResNet(**dict(SMALL, norm_eval=True), rla=NEW), path)
-    assert len(lines) == 1
+    load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='ECA')), path)
+    assert NEUTRAL in lines[0] and WARM_START in lines[0]
+    assert lines[1].startswith('the hidden path is new')
+    assert lines[2].startswith('the attention is new')
 
 
 def test_a_plain_detector_becomes_an_rla_detector_through_load_from(save, randomise):
@@ -301,15 +342,19 @@ def test_a_network_built_otherwise_stops(file, network, text, save):
         load_weights(RLAResNet(**{**arguments, **network}), path)
 
 
-def test_what_a_plain_file_cannot_have_is_pointed_out(save, monkeypatch):
+def test_entries_that_stay_random_are_pointed_out(save, monkeypatch):
     lines = []
     monkeypatch.setattr('mmrla.weights.loading.print_log',
-                        lambda text, level, **_: lines.append((level, text)))
-    path = save(RLAResNet(**SMALL, rla=None).state_dict())
-    load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='SE', ratio=4)), path)
-    assert lines[-1] == (logging.WARNING, '16 of these are not in the hidden path: '
-                         'layer1.0.attention.fc.0.weight, layer1.0.attention.fc.2.weight, '
-                         'layer1.1.attention.fc.0.weight, ...')
+                        lambda text, level=logging.INFO, **_: lines.append((level, text)))
+    arguments = dict(depth=50, base_channels=8, rla=None)
+    path = save(RLAResNet(**arguments).state_dict())
+    dcn = dict(dcn=dict(type='DCNv2', deform_groups=1),
+               stage_with_dcn=(False, False, False, True))
+    load_weights(RLAResNet(**{**arguments, **dcn, 'rla': NEW}), path)
+    assert lines[0][0] == logging.WARNING
+    assert lines[1] == (logging.WARNING, '6 of these are not in a new part: '
+                        'layer4.0.conv2.conv_offset.weight, layer4.0.conv2.conv_offset.bias, '
+                        'layer4.1.conv2.conv_offset.weight, ...')
 
 
 @pytest.mark.parametrize('source, target', [

@@ -1,15 +1,28 @@
 """Base classes of the backbones: the hidden path, freezing, activation checkpointing."""
-import logging
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 
 import torch
-from mmengine.logging import print_log
 from mmengine.model import BaseModule, PretrainedInit, initialize
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mmrla.models.rla import RLAConfig, RLAStage, State, last_convolution
+
+from .blocks import RLABlock
 
 # The types of init_cfg that name weights.
 PRETRAINED = ('Pretrained', PretrainedInit, 'PretrainedBackbone')
@@ -28,6 +41,17 @@ class Joint(NamedTuple):
     reader: nn.Module
 
 
+class Gate(NamedTuple):
+    """An attention and the norm before it.
+
+    Attributes:
+        attention: The attention.
+        norm: The norm whose output it gates; None if other layers are in between.
+    """
+    attention: nn.Module
+    norm: Optional[nn.Module]
+
+
 def _adapt_state_dict(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefix: str,
                       local_metadata: Dict[str, Any], *_: Any) -> None:
     """Load-state-dict pre-hook: take weights of any known layout."""
@@ -35,14 +59,17 @@ def _adapt_state_dict(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefi
     adapt_state_dict(backbone, state_dict, prefix, local_metadata)
 
 
-def _save_update(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefix: str,
-                 local_metadata: Dict[str, Any]) -> None:
-    """State-dict post-hook: save which update the hidden path computes.
+def _save_settings(backbone: 'RLABackbone', state_dict: Dict[str, Any], prefix: str,
+                   local_metadata: Dict[str, Any]) -> None:
+    """State-dict post-hook: save what neither names nor shapes of the weights show.
 
-    Neither the names nor the shapes of the weights tell the variants apart.
+    That is the update that the hidden path computes, and the parts that are newer than the
+    rest.
     """
     if backbone.rla is not None:
         local_metadata['rla'] = backbone.rla_config.update()
+    if backbone.new_parts:
+        local_metadata['new_parts'] = sorted(backbone.new_parts)
 
 
 class RLABackbone(BaseModule):
@@ -57,13 +84,17 @@ class RLABackbone(BaseModule):
     Attributes:
         rla: The hidden path, an :class:`~mmrla.models.rla.RLAStage` for each
             stage; None in a plain network.
+        new_parts: The parts, ``'rla'`` and ``'attention'``, that the loaded weights did
+            not contain, so that they train although the rest is pretrained. None before
+            any weights are loaded.
     """
     rla: Optional[nn.ModuleList]
 
     def __init__(self, init_cfg: Union[dict, List[dict], None] = None) -> None:
         super().__init__(init_cfg)
         self.register_load_state_dict_pre_hook(_adapt_state_dict)
-        self.register_state_dict_post_hook(_save_update)
+        self.register_state_dict_post_hook(_save_settings)
+        self.new_parts: Optional[FrozenSet[str]] = None
 
     def pretrained_cfgs(self) -> List[dict]:
         """The entries of ``init_cfg`` that name weights."""
@@ -73,13 +104,14 @@ class RLABackbone(BaseModule):
     def init_weights(self) -> None:
         """Set the initial values, then load the weights that ``init_cfg`` names."""
         pretrained, is_first = self.pretrained_cfgs(), not self.is_init
-        init_cfg, self.init_cfg = self.init_cfg, self._other_cfgs()
+        init_cfg, self.init_cfg = self.init_cfg, self.other_cfgs()
         super().init_weights()
         self.init_cfg = init_cfg
         if is_first:
             initialize(self, [dict(cfg, type='PretrainedBackbone') for cfg in pretrained])
 
-    def _other_cfgs(self) -> List[dict]:
+    def other_cfgs(self) -> List[dict]:
+        """The entries of ``init_cfg`` that name no weights."""
         cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
         return [cfg for cfg in cfgs if cfg and cfg.get('type') not in PRETRAINED]
 
@@ -91,6 +123,25 @@ class RLABackbone(BaseModule):
     def hidden_path(self) -> List[nn.Module]:
         """The modules that a plain network does not have."""
         return [] if self.rla is None else [self.rla]
+
+    def gates(self) -> List[Gate]:
+        """The attention of every block that has one."""
+        return [Gate(module.attention, module.gated_norm()) for module in self.modules()
+                if isinstance(module, RLABlock) and getattr(module, 'attention', None) is not None]
+
+    def parts(self) -> Dict[str, List[nn.Module]]:
+        """The modules that a plain network does not have, by the part they belong to."""
+        return dict(rla=self.hidden_path(), attention=[gate.attention for gate in self.gates()])
+
+    def set_new_parts(self, names: Iterable[str]) -> None:
+        """Set which parts the loaded weights did not contain."""
+        self.new_parts = frozenset(names)
+
+    def new_modules(self) -> Set[nn.Module]:
+        """The modules of new parts; of all parts before any weights are loaded."""
+        parts = self.parts()
+        names = parts if self.new_parts is None else self.new_parts
+        return {module for name in names for part in parts[name] for module in part.modules()}
 
     def readers(self) -> List[nn.Module]:
         """The modules through which h enters the main path."""
@@ -166,31 +217,34 @@ class DetectionBackbone(RLABackbone):
         """Turn off the gradients and statistics of the frozen modules."""
         raise NotImplementedError
 
-    def _hidden_path_is_new(self) -> bool:
-        """Whether the hidden path is new and the main path is pretrained."""
-        return self.rla is not None and not self.rla_config.pretrained
+    def _freeze(self, modules: Iterable[nn.Module]) -> None:
+        """Turn off the gradients and statistics of modules, except for new parts."""
+        new = self.new_modules()
+        for module in modules:
+            for child in module.modules():
+                is_new = child in new
+                child.training &= is_new
+                for parameter in child.parameters(recurse=False):
+                    parameter.requires_grad_(is_new)
 
-    def init_weights(self) -> None:
-        """Set the initial values; point out where they would stay random."""
-        if not self.pretrained_cfgs() and self.frozen_stages >= 0:
-            print_log(
-                f'{type(self).__name__} starts from random values, and frozen_stages='
-                f'{self.frozen_stages} keeps some of them for good. Give it weights '
-                '(tools/train.py --pretrained, or init_cfg=dict(type="Pretrained", '
-                'checkpoint=...)), or set frozen_stages=-1 and norm_eval=False. If load_from '
-                'or resume brings the weights, all is well.',
-                logger='current', level=logging.WARNING)
-        super().init_weights()
+    def set_new_parts(self, names: Iterable[str]) -> None:
+        """Set which parts the loaded weights did not contain; freeze the others."""
+        super().set_new_parts(names)
+        self.train(self.training)
+
+    def keeps_random_values(self) -> bool:
+        """Whether training would not change values that are still random."""
+        return (self.new_parts is None and not self.pretrained_cfgs()
+                and (self.frozen_stages >= 0 or self.norm_eval))
 
     def train(self, mode: bool = True) -> 'DetectionBackbone':
         """Set the training mode; frozen modules stay in eval mode."""
         super().train(mode)
         self._freeze_stages()
         if mode and self.norm_eval:
-            new = self.hidden_path() if self._hidden_path_is_new() else []
-            learning = {module for part in new for module in part.modules()}
+            new = self.new_modules()
             for module in self.modules():
-                if isinstance(module, _BatchNorm) and module not in learning:
+                if isinstance(module, _BatchNorm) and module not in new:
                     module.eval()
         return self
 

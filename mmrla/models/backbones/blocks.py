@@ -21,6 +21,10 @@ class RLABlock(BaseModule):
     """
     forms = 'plain'
 
+    def gated_norm(self) -> Optional[nn.Module]:
+        """The norm whose output the attention gates; None if other layers are in between."""
+        return None
+
     def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
         """Compute the block.
 

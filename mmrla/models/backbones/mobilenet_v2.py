@@ -101,6 +101,10 @@ class InvertedResidual(RLABlock):
         self.linear_conv = JointConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
         self.attention = build_attention(attention, out_channels) if attention else None
 
+    def gated_norm(self) -> nn.Module:
+        """The norm of the linear convolution."""
+        return self.linear_conv.norm
+
     def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
         """Compute the block; for the arguments see :class:`RLABlock`."""
         y = x if self.expand_conv is None else self.expand_conv(x)
@@ -152,8 +156,8 @@ class RLAMobileNetV2(DetectionBackbone):
         out_indices: Outputs that are returned.
         frozen_stages: ``conv1`` (0) and the layers up to this number do not
             train, nor does their part of the hidden path, with any recurrent
-            convolution that they share with a later layer, unless the path is
-            new (``rla.pretrained=False``). -1 freezes nothing.
+            convolution that they share with a later layer. Parts that the loaded
+            weights do not contain train all the same. -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         act_cfg: Config of the activations, as in mmcv.
@@ -167,8 +171,9 @@ class RLAMobileNetV2(DetectionBackbone):
         attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch. ECA has kernel size 1 below 96 channels and 3 from
             there on, unless ``kernel_size`` is given.
-        shared_recurrent: One recurrent convolution for the whole network, as in
-            the authors' code, instead of one for each stage, as in the paper.
+        shared_recurrent: One recurrent convolution for the whole network. By
+            default each stage has its own, as in the paper's text; the outputs
+            that the authors' code computed agree with this.
 
     Example:
         >>> import torch
@@ -332,11 +337,9 @@ class RLAMobileNetV2(DetectionBackbone):
         if self.frozen_stages >= 0:
             self.conv1.requires_grad_(False)
         frozen = [getattr(self, name) for name in self.layers[:max(0, self.frozen_stages)]]
-        if self.rla is not None and not self._hidden_path_is_new():
+        if self.rla is not None:
             frozen += self.rla[:len(frozen)]
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
+        self._freeze(frozen)
 
     def _forward_layer(self, i: int, x: Tensor, state: Optional[State]
                        ) -> Tuple[Tensor, Optional[State]]:

@@ -78,6 +78,10 @@ class ResidualBlock(RLABlock):
         """The layers of the residual branch after its last norm."""
         return self.plugins('after_conv3') + ([] if self.attention is None else [self.attention])
 
+    def gated_norm(self) -> Optional[nn.Module]:
+        """The branch's last norm, unless a plugin follows it."""
+        return None if self.plugins('after_conv3') else getattr(self, self.last_norm)
+
     def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """y, the residual branch."""
         raise NotImplementedError
@@ -260,8 +264,8 @@ class RLAResNet(DetectionBackbone):
         deep_stem: Three 3x3 convolutions instead of the 7x7.
         avg_down: Average pooling instead of stride in the shortcuts.
         frozen_stages: The stem (0) and the stages up to this number do not
-            train, nor does their part of the hidden path unless it is new
-            (``rla.pretrained=False``). -1 freezes nothing.
+            train, nor does their part of the hidden path. Parts that the loaded
+            weights do not contain train all the same. -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         norm_eval: Keep batch norms in eval mode while training, except those
@@ -495,11 +499,9 @@ class RLAResNet(DetectionBackbone):
             frozen += [self.stem] if self.deep_stem else [self.conv1, self.norm1]
         for i in range(self.frozen_stages):
             frozen.append(getattr(self, self.res_layers[i]))
-            if self.rla is not None and not self._hidden_path_is_new():
+            if self.rla is not None:
                 frozen.append(self.rla[i])
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
+        self._freeze(frozen)
 
     def forward_stem(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""

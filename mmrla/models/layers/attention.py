@@ -1,6 +1,6 @@
 """Attention on a residual branch, placed before the residual addition."""
 import math
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,18 @@ from mmcv.cnn import ContextBlock, NonLocal2d
 from torch import Tensor, nn
 
 from .checks import check_choice, check_positive_int, check_sequence
+
+
+class NeutralStart(NamedTuple):
+    """How an attention starts so that the network computes what it did without it.
+
+    Attributes:
+        zeros: The entries of the attention that are set to zero.
+        gain: The factor for the norm before the attention. A gate that starts at
+            sigmoid(0) = 1/2 halves its input, so the norm is doubled.
+    """
+    zeros: Tuple[str, ...]
+    gain: float
 
 
 def squeezed(channels: int, ratio: int) -> int:
@@ -20,14 +32,16 @@ def squeezed(channels: int, ratio: int) -> int:
 
 
 class SE(nn.Module):
-    """Squeeze and excitation, without biases as in the paper's SE-ResNets.
+    """Squeeze and excitation, without biases.
 
-    mmdet's ``SELayer`` has biases, which the published counts do not include.
+    The parameter counts of the SE-ResNets in the paper's tables do not include
+    biases; mmdet's ``SELayer`` has biases.
 
     Args:
         channels: C.
         ratio: Ratio of C to the width of the squeezed vector.
     """
+    neutral_start = NeutralStart(('fc.2.weight',), 2.0)
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
         super().__init__()
@@ -50,6 +64,7 @@ class ECA(nn.Module):
         kernel_size: Odd. By default ECA-Net's rule computes it from C, which
             gives 5, 5, 5, 7 for the stages of a bottleneck ResNet.
     """
+    neutral_start = NeutralStart(('conv.weight',), 2.0)
 
     def __init__(self, channels: int, kernel_size: Optional[int] = None) -> None:
         super().__init__()
@@ -72,13 +87,15 @@ class CBAM(nn.Module):
     """Convolutional block attention: of the channels, then of the pixels.
 
     The channel attention is that of SE, applied to the mean and to the maximum.
-    Like SE here it has no biases, which gives the counts that the paper prints.
+    Like SE here it has no biases, which gives the counts in the paper's tables.
 
     Args:
         channels: C.
         ratio: Ratio of C to the width of the squeezed vector.
         kernel_size: Size of the convolution that weights the pixels; odd.
     """
+    # two gates, one of the channels and one of the pixels
+    neutral_start = NeutralStart(('fc.2.weight', 'norm.weight', 'norm.bias'), 4.0)
 
     def __init__(self, channels: int, ratio: int = 16, kernel_size: int = 7) -> None:
         super().__init__()
@@ -108,6 +125,8 @@ class GC(ContextBlock):
         channels: C.
         ratio: Ratio of C to the width of the transform's bottleneck.
     """
+    neutral_start = NeutralStart(
+        ('channel_add_conv.3.weight', 'channel_add_conv.3.bias'), 1.0)
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
         squeezed(channels, ratio)
@@ -125,6 +144,7 @@ class NL(NonLocal2d):
         channels: C.
         ratio: Ratio of C to the width of the embeddings.
     """
+    neutral_start = NeutralStart(('conv_out.conv.weight', 'conv_out.conv.bias'), 1.0)
 
     def __init__(self, channels: int, ratio: int = 2) -> None:
         squeezed(channels, ratio)
