@@ -10,7 +10,7 @@ from .paths import REPO
 # Where each detector has its number of classes.
 HEADS = dict(faster_rcnn=('roi_head.bbox_head',),
              mask_rcnn=('roi_head.bbox_head', 'roi_head.mask_head'), retinanet=('bbox_head',))
-LARGE = '{detector}_rla_r50_fpn_1x_warmstart.py'
+LARGE = '{detector}_rla_r50_fpn_1x.py'
 # Small enough for a CPU. There is one, a Faster R-CNN.
 SMALL = 'shapes/faster_rcnn_rla_r18_fpn.py'
 BASE_SCALE = (1333, 800)

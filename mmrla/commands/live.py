@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -126,11 +125,11 @@ class LiveScreen(Hook):
         facts = [('model', f'{type(model).__name__}, {describe_backbone(cfg)}, '
                   f'{values / 1e6:.1f} M parameters'
                   + (f', {trained / 1e6:.1f} M trained' if trained < values else '')),
-                 ('weights', str(runner._load_from or describe_weights(cfg)))]
+                 ('weights', describe_weights(cfg))]
         if self.command == 'train':
             facts += [('data', self._data(runner.train_dataloader)),
                       ('schedule', self._schedule(runner))]
-            if runner._val_loop is not None:
+            if runner.val_loop is not None:
                 facts.append(('validated', self._data(runner.val_dataloader)))
         else:
             facts.append(('data', self._data(runner.test_dataloader)))
@@ -141,7 +140,7 @@ class LiveScreen(Hook):
             threads = torch.get_num_threads()
             device = f'{device}, {get_world_size()} process(es), {threads} thread(s) each'
         return [*facts, ('device', device), ('written', f'{runner.work_dir}, log in '
-                                             f'{Path(runner._log_dir).name}/')]
+                                             f'{runner.timestamp}/')]
 
     @staticmethod
     def _data(loader: Any) -> str:

@@ -45,7 +45,7 @@ def prepare_training(runner: Runner, source: str) -> None:
     ``Runner.train`` keeps what is built already.
     """
     with value_errors(source):
-        runner._train_loop = runner.build_train_loop(runner._train_loop)
+        _ = runner.train_loop  # this property builds the loop
         runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     check_disk(runner.model, runner.cfg)
 
@@ -53,4 +53,4 @@ def prepare_training(runner: Runner, source: str) -> None:
 def prepare_testing(runner: Runner, source: str) -> None:
     """Build the test data, so that wrong values end in one line."""
     with value_errors(source):
-        runner._test_loop = runner.build_test_loop(runner._test_loop)
+        _ = runner.test_loop  # this property builds the loop

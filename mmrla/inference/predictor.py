@@ -9,7 +9,6 @@ import torch
 from mmdet.apis import DetInferencer
 from mmdet.evaluation import get_classes
 from mmdet.structures import DetDataSample
-from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from torch import nn
@@ -22,6 +21,7 @@ from mmrla.weights.reading import weights_key
 from mmrla.weights.sources import load_checkpoint
 
 from .checkpoints import find_checkpoint
+from .drawing import colors_of, draw_instances
 from .sources import Frame, Input, InputError, Inputs, open_inputs
 
 # What is read from a config to build a detector and its test pipeline.
@@ -46,10 +46,8 @@ class _Inferencer(DetInferencer):
             return list(frames), pseudo_collate(items)
         return collate
 
-    def _init_visualizer(self, cfg: Config) -> DetLocalVisualizer:
-        visualizer = DetLocalVisualizer(name=f'predictor-{id(self)}')
-        visualizer.dataset_meta = self.model.dataset_meta
-        return visualizer
+    def _init_visualizer(self, cfg: Config) -> None:
+        return None  # see mmrla.inference.drawing
 
 
 def load_into(model: nn.Module, checkpoint: Dict[str, Any]) -> None:
@@ -158,6 +156,7 @@ class Predictor:
         self.cfg = read_config(content, checkpoint, config)
         self.inferencer = _Inferencer(self.cfg, content, device)
         self.classes: Tuple[str, ...] = tuple(self.inferencer.model.dataset_meta['classes'])
+        self.colors = colors_of(self.inferencer.model.dataset_meta['palette'], len(self.classes))
         if fuse:
             fuse_model(self.inferencer.model)
 
@@ -224,10 +223,9 @@ class Predictor:
         Returns:
             np.ndarray: Shape (H, W, 3), BGR.
         """
-        visualizer = self.inferencer.visualizer
-        visualizer.add_datasample(frame.name, frame.pixels()[..., ::-1], sample, draw_gt=False,
-                                  pred_score_thr=score)
-        return visualizer.get_image()[..., ::-1]
+        found = sample.pred_instances
+        found = found[found.scores >= score].cpu().numpy()
+        return draw_instances(frame.pixels(), found, self.classes, self.colors)
 
     def to_supervision(self, sample: DetDataSample) -> Any:
         """A sample as ``supervision.Detections``, with class names in its data."""
