@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 COPIES = re.compile(r'(Clone|Alias|ToCopy)Backward')
 SIDES = (64, 224)
+# Attributes by which mmdet, mmpretrain and timm turn activation checkpointing on.
+CHECKPOINTING = ('with_cp', 'grad_checkpointing', 'use_checkpoint')
 
 
 class Edge(NamedTuple):
@@ -154,15 +156,17 @@ class DryRun:
 
 @contextlib.contextmanager
 def _in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Eval mode; afterwards every module is in the mode in which it was."""
-    modes = [(module, module.training) for module in network.modules()]
-    for module, _ in modes:
-        module.training = False
+    """Eval mode without activation checkpointing; afterwards all is as before."""
+    before = [(module, name, value) for module in network.modules()
+              for name, value in vars(module).items()
+              if name == 'training' or (name in CHECKPOINTING and value is True)]
+    for module, name, _ in before:
+        setattr(module, name, False)
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 def version(value: Any) -> int:

@@ -50,6 +50,7 @@ class ResidualBlock:
         channels: C, the channels of the block's output.
         in_size: (H, W) of the block's input in the dry run.
         out_size: (H', W') of the block's output in the dry run.
+        entry_size: (H, W) of the entry's output in the dry run.
         changed: The parts among ``branch`` and ``shortcut`` whose tensors the
             block changes in place after they were made.
     """
@@ -62,6 +63,7 @@ class ResidualBlock:
     channels: int
     in_size: Tuple[int, int]
     out_size: Tuple[int, int]
+    entry_size: Tuple[int, int]
     changed: Tuple[str, ...] = ()
 
     def sources(self) -> List[str]:
@@ -252,6 +254,7 @@ class _Analysis:
             channels=self.call.made.shape[1],
             in_size=tuple(self.call.given.shape[2:]),
             out_size=tuple(self.call.made.shape[2:]),
+            entry_size=tuple(entry.made.shape[2:]) if entry else (),
             changed=tuple(changed))
 
     def _norm_of(self, entry: Call) -> Optional[Call]:
@@ -308,29 +311,32 @@ def _overridden(record: DryRun, call: Call, cfg: Dict[str, Any]) -> ResidualBloc
         if key not in cfg:
             continue
         name = cfg[key]
-        if name is not None and not (key == 'shortcut' and name == ''):
-            _check_part(record, call, key, name)
-        changes = {key: name, 'changed': tuple(dict.fromkeys([*block.changed, key]))}
-        block = replace(block, **changes, **({'norm': None} if key == 'entry' else {}))
+        if key == 'entry':
+            part = _part(record, call, key, name)
+            block = replace(block, entry=name, norm=None, entry_size=tuple(part.made.shape[2:]))
+            continue
+        if name:
+            _part(record, call, key, name)
+        block = replace(block, **{key: name}, changed=(*block.changed, key))
     if not block.entry:
         raise ValueError(f'blocks: no entry convolution was found in {call.name}; name it with '
                          f'dict(block={cfg["block"]!r}, entry="conv1", ...)')
     return block
 
 
-def _check_part(record: DryRun, call: Call, key: str, name: str) -> None:
-    """Stop on a part that is not what its key says."""
+def _part(record: DryRun, call: Call, key: str, name: str) -> Call:
+    """The call of a part that a config names, if it is what its key says."""
     full = f'{call.name}.{name}'
     part = next((other for other in record.inside(call) if other.name == full), None)
-    if part is None or not record.once(part):
+    if part is None or not record.once(part) or not isinstance(part.made, Tensor):
         raise ValueError(f'blocks: {key}={name!r} is not a module that {call.name} calls once')
     if key == 'entry' and not isinstance(part.module, nn.Conv2d):
         raise ValueError(f'blocks: entry={name!r} of {call.name} is a '
                          f'{type(part.module).__name__}; it must be a Conv2d')
-    if key != 'entry' and (not isinstance(part.made, Tensor)
-                           or part.made.shape != call.made.shape):
+    if key != 'entry' and part.made.shape != call.made.shape:
         raise ValueError(f'blocks: {key}={name!r} of {call.name} does not have the shape of the '
                          f'block\'s output, {tuple(call.made.shape)}')
+    return part
 
 
 def _check_chain(record: DryRun, found: Sequence[Found],
