@@ -59,7 +59,7 @@ def randomised(network):
     """Values that hide nothing: a branch that starts at zero has no gradient."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if parameter.dim() < 2 and not name.endswith('bias'):
+            if name.endswith('gain') or (parameter.dim() < 2 and not name.endswith('bias')):
                 parameter.uniform_(0.5, 1.0)
     return network
 
