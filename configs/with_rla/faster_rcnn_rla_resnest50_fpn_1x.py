@@ -7,7 +7,7 @@ model = dict(
         type='WithRLA',
         backbone=_base_.model.backbone,
         rla=dict(channels=32, variant='v1'),
-        norm_cfg=_base_.norm_cfg))
+        norm_cfg=dict(type='SyncBN', requires_grad=True)))
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
 default_hooks = dict(
