@@ -420,6 +420,19 @@ class WithRLA(RLABackbone):
                     recompute=block.name in recomputed)
                 size = block.out_size
 
+    def hidden_stages(self) -> Iterator[Tuple[RLAStage, List[nn.Module]]]:
+        """Each stage's part of the hidden path, and the stage's blocks."""
+        for stage in self.rla:
+            yield stage, [step.module for step in self._steps if step.stage is stage]
+
+    def joints(self) -> Iterator[Tuple[nn.Module, nn.Module, nn.Module]]:
+        """The entries that a batch norm follows, with that norm and the reader."""
+        for step in self._steps:
+            if step.block.norm is not None and step.stage.config.exchange:
+                yield (step.module.get_submodule(step.block.entry),
+                       step.module.get_submodule(step.block.norm),
+                       last_convolution(step.stage.readers[step.t]))
+
     def _take_over_checkpointing(self, names: Sequence[str]) -> set:
         """Turn checkpointing of and around blocks off; the names of those blocks."""
         recomputed = set()
@@ -449,8 +462,7 @@ class WithRLA(RLABackbone):
         if not self.rla_config.pretrained:
             self.rla.train(mode)
             return self
-        for stage in self.rla:
-            blocks = [step.module for step in self._steps if step.stage is stage]
+        for stage, blocks in self.hidden_stages():
             if not any(p.requires_grad for block in blocks for p in block.parameters()):
                 stage.eval()
                 stage.requires_grad_(False)

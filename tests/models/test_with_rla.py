@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt, WithRLA
+from mmrla.models.lean.fuse import fuse
 
 R18 = dict(type='mmdet.ResNet', depth=18, base_channels=8)
 R50 = dict(type='mmdet.ResNet', depth=50, base_channels=8)
@@ -323,3 +324,86 @@ def test_a_wrong_value_is_named_with_the_fix(arguments, parts):
         WithRLA(**{'backbone': copy.deepcopy(R18), **arguments})
     for part in parts:
         assert part in str(error.value)
+
+
+SMALL = {
+    'r18': R18,
+    'r50': R50,
+    'regnet': dict(type='mmdet.RegNet', arch='regnetx_400mf'),
+    'cspnext': dict(type='mmdet.CSPNeXt', deepen_factor=0.33, widen_factor=0.25),
+    'mobilenet': dict(type='mmdet.MobileNetV2', widen_factor=0.25),
+    'convnext': dict(type='mmpretrain.ConvNeXt', arch='atto', out_indices=(0, 1, 2, 3)),
+    'timm': dict(type='mmpretrain.TIMMBackbone', model_name='resnetv2_50', features_only=True),
+}
+
+
+def small(name, randomise):
+    if name == 'timm':
+        pytest.importorskip('timm')
+    return randomise(build(dict(type='WithRLA', backbone=SMALL[name], rla=dict(channels=4)))).eval()
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_a_fused_network_computes_the_same(name, randomise, image):
+    net = small(name, randomise).double()
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in net.modules())
+    expected = net(image.double())
+    fused = fuse(copy.deepcopy(net))
+    left = sum(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
+    assert left < norms or name in ('convnext', 'timm')
+    for ours, other in zip(fused(image.double()), expected, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize('name', ['r18', 'cspnext'])
+def test_compile_has_no_graph_break(name, randomise, image):
+    net = small(name, randomise).train()
+    expected = copy.deepcopy(net)(image)
+    outs = torch.compile(net, backend='aot_eager', fullgraph=True)(image)
+    for ours, other in zip(outs, expected, strict=True):
+        torch.testing.assert_close(ours, other)
+    total(outs).backward()
+    assert all(p.grad is not None for p in net.rla.parameters())
+    assert net._pass.state is None and not net._pass.running
+
+
+@pytest.mark.parametrize('name', ['r18', 'convnext'])
+def test_torch_export_takes_other_batches_and_sizes(name, randomise):
+    net = small(name, randomise)
+    image = torch.randn(2, 3, 64, 96)
+    dims = {0: torch.export.Dim('n', max=8), 3: 32 * torch.export.Dim('w', min=2, max=8)}
+    program = torch.export.export(net, (image,), dynamic_shapes=(dims,))
+    other = torch.randn(3, 3, 64, 128)
+    for ours, expected in zip(program.module()(other), net(other), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_onnx_computes_the_same(tmp_path, randomise):
+    onnxruntime = pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    net, image = small('r18', randomise), torch.randn(1, 3, 65, 64)
+    path = tmp_path / 'net.onnx'
+    torch.onnx.export(net, (image,), path, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    outs = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    for ours, expected in zip(outs, net(image), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_classifier_trains_with_it():
+    """The neck for classifiers reads the hidden state, as it does for RLAResNet."""
+    classifier = build(dict(
+        type='mmpretrain.ImageClassifier',
+        backbone=dict(type='WithRLA', backbone={**R18, 'out_indices': (3,)},
+                      rla=dict(channels=4), out_hidden=True),
+        neck=dict(type='RLAPooling', channels=4),
+        head=dict(type='mmpretrain.LinearClsHead', num_classes=3, in_channels=64 + 4)))
+    optimizer = torch.optim.SGD(classifier.parameters(), 0.01)
+    from mmpretrain.structures import DataSample
+    samples = [DataSample().set_gt_label(label) for label in (0, 2)]
+    for _ in range(2):
+        loss = classifier(torch.randn(2, 3, 64, 64), samples, mode='loss')['loss']
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.isfinite() and all(p.grad is not None for p in classifier.parameters())

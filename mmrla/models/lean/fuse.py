@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mmrla.models.backbones.base import RLABackbone
 from mmrla.models.backbones.resnet import Bottleneck
 from mmrla.models.rla import RLAStage, State, last_convolution
+from mmrla.models.with_rla import WithRLA
 
 
 @torch.no_grad()
@@ -68,6 +69,9 @@ def _rla_backbones(model: nn.Module) -> List[nn.Module]:
 
 def _joints(backbone: nn.Module) -> Iterator[Tuple[nn.Module, nn.Module, nn.Module]]:
     """Where ``conv(x) + reader(h)`` enters a norm: the three of each block."""
+    if isinstance(backbone, WithRLA):
+        yield from backbone.joints()
+        return
     for stage, blocks in backbone.hidden_stages():
         for block, reader in zip(blocks, stage.readers, strict=False):
             yield *block.joint(), last_convolution(reader)
@@ -81,7 +85,12 @@ def _is_plain(conv: Optional[nn.Module]) -> bool:
 
 
 def _folds(conv: Optional[nn.Module], norm: nn.Module) -> bool:
-    return _is_plain(conv) and isinstance(norm, _BatchNorm) and norm.running_mean is not None
+    """Whether a norm can become a part of a convolution.
+
+    Not if its class does more than normalise, as timm's norms with an activation do.
+    """
+    return (_is_plain(conv) and isinstance(norm, _BatchNorm) and norm.running_mean is not None
+            and type(norm).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward))
 
 
 def _fold(conv: nn.Conv2d, norm: _BatchNorm) -> Tensor:
