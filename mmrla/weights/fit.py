@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mmrla.models.backbones.base import RLABackbone
 from mmrla.models.backbones.resnet import RLAResNet
 from mmrla.models.rla import last_convolution
+from mmrla.models.with_rla import WithRLA
 from mmrla.stack import wrap_once
 
 from .layouts import AUTHORS_RESNET, BACKBONE, Weights, as_dict, to_ours, weights_of
@@ -192,6 +193,8 @@ class BackboneFit:
                 and name.split('.')[0] in parts and not self._is_unread(name)]
         if more:
             self._stop(f'has what {self._network()} has no place for: {_examples(more)}; {fix}')
+        if isinstance(self.backbone, WithRLA):
+            return  # a network may have norms for detection that a classifier's file lacks
         wanted = {name.split('.')[0] for name in self._wanted()}
         without = sorted(wanted - {name.split('.')[0] for name in self.taken})
         if without:
@@ -322,7 +325,7 @@ def _load(original: Callable, module: nn.Module, model: nn.Module, state: Dict[s
         strict: Whether all must be there and nothing else.
         logger: As in mmengine.
     """
-    weights = to_ours(state)
+    weights = to_ours(state, find_backbone(model)[0].state_dict())
     chosen, report = fit(model, weights, min_share)
     prefix = find_backbone(model)[1]
     differ = [name for name in report.initial + report.ignored

@@ -7,7 +7,7 @@ followed in either direction.
 import re
 from collections import OrderedDict
 from functools import cache
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -253,25 +253,34 @@ def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
     return next((dict(update) for update in updates if isinstance(update, dict)), {})
 
 
-def recognise(state: Dict[str, Tensor]) -> Tuple[str, Layout]:
-    """The prefix of the backbone's entries, and how they are called."""
+def recognise(state: Dict[str, Tensor], known: Collection[str] = ()) -> Tuple[str, Layout]:
+    """The prefix of the backbone's entries, and how they are called.
+
+    Args:
+        state: The weights of a file.
+        known: The entries of the backbone that is to take them. A file that has
+            most of them under these names needs no rules.
+    """
     prefix = BACKBONE if any(name.startswith(BACKBONE) for name in state) else ''
     names = [name.removeprefix(prefix) for name in state]
+    if 2 * len(set(names) & set(known)) > len(names):
+        return prefix, OWN
     return prefix, next(layout for layout in LAYOUTS
                         if any(re.match(layout.mark, name) for name in names))
 
 
-def to_ours(state: Dict[str, Tensor]) -> Weights:
+def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
     """Give weights the names they have in a model of ours.
 
     Args:
         state: The weights of a backbone, a classifier or a detector, in any
             of ``LAYOUTS``; what :func:`weights_of` returns.
+        known: See :func:`recognise`.
 
     Returns:
         Weights: The same values.
     """
-    prefix, layout = recognise(state)
+    prefix, layout = recognise(state, known)
     update = update_of(state)
     k = 0
     if layout.variant is not None:
