@@ -1,5 +1,5 @@
 # ConvNeXt-T with recurrent layer aggregation, from its ImageNet weights. The optimizer is
-# the one that mmdet has for its Mask R-CNN with a ConvNeXt.
+# the one that mmdet has for its Mask R-CNN with a ConvNeXt, without mixed precision (--amp).
 _base_ = 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py'
 
 model = dict(
@@ -22,7 +22,6 @@ model = dict(
     neck=dict(in_channels=[96, 192, 384, 768]))
 
 optim_wrapper = dict(
-    type='AmpOptimWrapper',
     constructor='LearningRateDecayOptimizerConstructor',
     paramwise_cfg=dict(decay_rate=0.95, decay_type='layer_wise', num_layers=6),
     optimizer=dict(_delete_=True, type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05))

@@ -1,6 +1,7 @@
 """The hidden path on any residual backbone: against RLAResNet, and as a mechanism."""
 import copy
 import pickle
+import re
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt, WithRLA
 from mmrla.models.lean.fuse import fuse
+from mmrla.models.with_rla import stages_of, table_of
+from support import REPO
 
 R18 = dict(type='mmdet.ResNet', depth=18, base_channels=8)
 R50 = dict(type='mmdet.ResNet', depth=50, base_channels=8)
@@ -407,3 +410,29 @@ def test_a_classifier_trains_with_it():
         loss.backward()
         optimizer.step()
     assert loss.isfinite() and all(p.grad is not None for p in classifier.parameters())
+
+
+@pytest.mark.parametrize('variant', ['v1', 'v4', 'v5'])
+def test_ddp_finds_no_unused_parameter(variant, image):
+    distributed = torch.distributed
+    net = build(dict(type='WithRLA', backbone=R18, rla=dict(channels=4, variant=variant))).train()
+    distributed.init_process_group(
+        'gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(net)
+        for _ in range(3):  # it stops in the second iteration if one was unused
+            total(model(image)).backward()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_the_examples_of_the_docs_run():
+    text = (REPO / 'docs/add_rla_to_your_network.md').read_text()
+    scope = {}
+    for code in re.findall(r'```python\n(.*?)```', text, re.DOTALL):
+        exec(code, scope)
+    outs = scope['outs']
+    assert [tuple(out.shape) for out in outs] == [
+        (2, 32, 24, 32), (2, 64, 12, 16), (2, 128, 6, 8)]
+    assert table_of(stages_of([step.block for step in scope['backbone']._steps])) in (
+        text.replace('    stage  blocks', 'stage  blocks').replace('\n    ', '\n'))
