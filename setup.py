@@ -62,6 +62,7 @@ setup(
         mim=requirements('mminstall'),
         detection=requirements('detection'),
         pretraining=requirements('pretraining'),
+        timm=requirements('timm'),
         development=requirements('development'),
         all=[line for name in ('detection', 'pretraining', 'development')
              for line in requirements(name)]),
