@@ -72,6 +72,11 @@ def runs(network, image):
         return None
 
 
+def labelled(*labels):
+    from mmpretrain.structures import DataSample
+    return [DataSample().set_gt_label(label) for label in labels]
+
+
 def test_every_measured_family_is_tested():
     assert list(EXPECTED) == list(FAMILIES)
 
@@ -97,15 +102,20 @@ def test_a_family_is_found_starts_equal_and_trains(name):
             assert h.shape[:2] == (1, 4) and h.isfinite().all()
     assert taken
 
+    classifier = MODELS.build(dict(
+        type='mmpretrain.ImageClassifier', backbone=net, neck=dict(type='RLAPooling', channels=4),
+        head=dict(type='mmpretrain.LinearClsHead', num_classes=3,
+                  in_channels=outs[-1].shape[1] + 4))).train()
+    optimizer = torch.optim.SGD(classifier.parameters(), 0.1)
     size = (128, 128) if name.startswith('DetectoRS') else (64, 64)
-    net.train()
-    path = dict(net.rla.named_parameters())
-    for step in range(2):
-        net.zero_grad()
-        sum(out.float().square().mean() for out in net(torch.randn(2, 3, *size))).backward()
-        if step == 0:
-            torch.optim.SGD(path.values(), 1.0).step()
-    dead = [key for key, p in path.items() if p.grad is None or p.grad.abs().max() == 0]
+    for _ in range(2):
+        loss = classifier(torch.randn(2, 3, *size), labelled(0, 2), mode='loss')['loss']
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.isfinite()
+    dead = [key for key, p in net.rla.named_parameters()
+            if p.grad is None or p.grad.abs().max() == 0]
     assert dead == ['0.readers.0.weight']  # h is zero before the first block
 
 
