@@ -1,21 +1,23 @@
-# make demo   set everything up, train a detector on embedded data, draw what it finds
-# make pretrain-demo   the same with a backbone pretrained on an embedded classification set
-# make test   set everything up, run the tests
-# make env    set everything up
-# make lint   check the style
+# make demo            set up the environment, train a detector on embedded data, draw detections
+# make demo-check      run the demo in a new folder, and check its AP and its pictures
+# make pretrain-demo   the demo with a backbone that is pretrained on an embedded data set
+# make test            set up the environment, run the tests
+# make env             set up the environment
+# make lint            check the style
 
 PYTHON3 ?= python3
 SETUP = $(PYTHON3) tools/setup_env.py
 DEMO = configs/shapes/faster_rcnn_rla_r18_fpn.py
 RUN = work_dirs/demo
+CHECKED = work_dirs/demo-check
 CLASSIFIER = configs/shapes/classifier_rla_r18.py
 PRETRAIN = work_dirs/pretrain-demo
-# An environment of your own need not have mmrla installed.
+# Your own environment does not need mmrla to be installed.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo pretrain-demo test env lint
+.PHONY: demo demo-check pretrain-demo test env lint
 
-# --resume: called again after an interruption, it goes on; after the end, it
+# With --resume, a second call continues an interrupted run. After a finished run it
 # only evaluates and draws again.
 demo: env
 	python=$$($(SETUP) --which) && set -x && \
@@ -24,6 +26,12 @@ demo: env
 	"$$python" tools/test.py $(DEMO) "$$(cat $(RUN)/last_checkpoint)" \
 	    --work-dir $(RUN)/test --show-dir detections && \
 	"$$python" tools/summarize_run.py $(RUN)
+
+# A new folder, so that the run of an earlier version is not resumed.
+demo-check:
+	rm -rf $(CHECKED)
+	$(MAKE) demo RUN=$(CHECKED)
+	"$$($(SETUP) --which)" tools/dev/check_demo.py $(CHECKED)
 
 pretrain-demo: env
 	python=$$($(SETUP) --which) && set -x && \
@@ -34,7 +42,7 @@ pretrain-demo: env
 	    --pretrained "$$(cat $(PRETRAIN)/classifier/last_checkpoint)" && \
 	"$$python" tools/summarize_run.py $(PRETRAIN)/detector
 
-# Two processes of one thread each: more threads than cores slow both down.
+# Two processes with one thread each: more threads than cores would slow down both.
 test:
 	$(SETUP) --development
 	OMP_NUM_THREADS=1 "$$($(SETUP) --development --which)" -m pytest -n 2

@@ -7,8 +7,10 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 REPO = Path(__file__).resolve().parent
-# What mim looks for in mmrla/.mim
+# The files that mim looks for in mmrla/.mim.
 MIM_FILES = ('configs', 'tools', 'model-index.yml')
+# Scripts that need the repository.
+NOT_IN_WHEEL = ('__pycache__', 'setup_env.py', 'dev')
 
 
 def version() -> str:
@@ -23,25 +25,29 @@ def requirements(name: str) -> list:
 
 
 class BuildWithMim(build_py):
-    """Carry configs and tools in ``mmrla/.mim``.
+    """Add configs and tools to the package.
 
-    They are copied into a wheel, and linked in an editable install so that
-    they are never stale.
+    mim finds them in ``mmrla/.mim``, and mmengine finds configs by package name in
+    ``mmrla/zoo/.mim``. They are copied into a wheel. In an editable install ``mmrla/.mim`` gets
+    links, so that the files are never out of date; ``mmrla/zoo/.mim`` has links already.
     """
 
     def run(self) -> None:
         super().run()
-        target = (REPO if self.editable_mode else Path(self.build_lib)) / 'mmrla/.mim'
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+        package = (REPO if self.editable_mode else Path(self.build_lib)) / 'mmrla'
+        shutil.rmtree(package / '.mim', ignore_errors=True)
+        (package / '.mim').mkdir(parents=True)
         for name in MIM_FILES:
-            self.place(REPO / name, target / name)
+            self.place(REPO / name, package / '.mim' / name)
+        if not self.editable_mode:
+            shutil.rmtree(package / 'zoo/.mim', ignore_errors=True)
+            self.place(REPO / 'mmrla/zoo/.mim', package / 'zoo/.mim')
 
     def place(self, source: Path, target: Path) -> None:
         if self.editable_mode:
             target.symlink_to(os.path.relpath(source, target.parent))
         elif source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns('__pycache__'))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*NOT_IN_WHEEL))
         else:
             shutil.copy2(source, target)
 

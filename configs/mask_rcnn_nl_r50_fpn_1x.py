@@ -1,3 +1,5 @@
 _base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/nl_r50.py']
 
-model = dict(backbone=_base_.backbone)
+model = dict(
+    backbone=dict(
+        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50'), **_base_.backbone))

@@ -1,3 +1,5 @@
 _base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/rla_r101.py']
 
-model = dict(backbone=_base_.backbone)
+model = dict(
+    backbone=dict(
+        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101'), **_base_.backbone))

@@ -1,14 +1,15 @@
 """Recurrent layer aggregation for MMDetection and MMPretrain.
 
-Importing this package makes the installed stack work together and registers
-every module in MMEngine's registries.
+Importing this package registers its modules in MMEngine's registries. It replaces no
+attribute of another package; see :mod:`mmrla.stack` for what it adds.
 """
 from . import stack
 from .version import __version__
 
-stack.apply()
+stack.prepare()
 
-from . import datasets, engine, evaluation, models  # noqa: E402  (once the stack works)
-from .weights import fit  # noqa: E402
+from . import datasets, engine, evaluation, models, weights, zoo  # noqa: E402  (the stack comes first)
 
-__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'fit', 'models', 'stack']
+zoo.register()
+
+__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack', 'weights', 'zoo']

@@ -1,51 +1,80 @@
-"""What the tests share."""
+"""Fixtures and session checks of all tests."""
 import logging
-import os
 
 import pytest
 import torch
 
 import mmrla  # noqa: F401
+from support.malicious import Malicious
+from support.memory import LIMIT, peak_memory, release_memory, resident_memory
+from support.networks import randomise as randomise_network
+
+PEAKS = pytest.StashKey[dict]()
 
 
 @pytest.fixture(autouse=True)
 def _quiet_and_repeatable():
-    """mmengine logs every initial value; and each test starts from one seed."""
+    """Log errors only, because mmengine logs every initial value, and set a fixed seed."""
     logging.getLogger('mmengine').setLevel(logging.ERROR)
     torch.manual_seed(0)
 
 
-class Malicious:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.system, (f'touch {self.trace}',)
+@pytest.fixture(autouse=True)
+def _release_memory():
+    """Release free memory after a test if the process uses more than half of the limit."""
+    yield
+    if resident_memory() > LIMIT / 2:
+        release_memory()
 
 
 @pytest.fixture
 def code(tmp_path):
-    """An object that runs code when it is unpickled, and the file that the code makes."""
+    """Return an object that runs code when it is unpickled, and the file that the code creates."""
     return Malicious(tmp_path / 'it-ran'), tmp_path / 'it-ran'
 
 
 @pytest.fixture
 def randomise():
-    """Give a network values that hide nothing: no zero, no running mean of 0."""
+    """Return a function that fills a network with random values."""
+    return randomise_network
 
-    def fill(module: torch.nn.Module) -> torch.nn.Module:
-        with torch.no_grad():
-            for name, value in module.state_dict().items():
-                if name.endswith('running_var'):
-                    value.uniform_(0.5, 1.5)
-                elif name.endswith('num_batches_tracked'):
-                    value.zero_()
-                elif value.dim() < 2:
-                    value.normal_(0.5 if name.endswith('weight') else 0.0, 0.2)
-                else:
-                    value.normal_(0, value[0].numel()**-0.5)
-        return module
 
-    return fill
+def pytest_configure(config):
+    """Prepare the record of the peak memory of each test process."""
+    config.stash[PEAKS] = {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Record the peak memory of a worker of pytest-xdist."""
+    peak = getattr(node, 'workeroutput', {}).get('peak_memory')
+    if peak is not None:
+        node.config.stash[PEAKS][node.gateway.id] = peak
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Fail the session if a test process needed more memory than the limit."""
+    if hasattr(session.config, 'workeroutput'):  # a worker of pytest-xdist
+        session.config.workeroutput['peak_memory'] = peak_memory()
+        return
+    peaks = session.config.stash[PEAKS]
+    peaks['main'] = peak_memory()
+    if max(peaks.values()) > LIMIT and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    """Print the peak memory of each test process."""
+    for name, peak in config.stash[PEAKS].items():
+        verdict = f' exceeds the limit of {LIMIT / 2**30:g} GB' if peak > LIMIT else ''
+        terminalreporter.write_line(f'peak memory of {name}: {peak / 2**30:.2f} GB{verdict}',
+                                    red=bool(verdict))
+
+
+@pytest.fixture
+def malicious(tmp_path, code):
+    """A checkpoint that carries code, and the file that the code would make."""
+    thing, trace = code
+    torch.save(dict(state_dict={}, message_hub=thing), tmp_path / 'malicious.pth')
+    return tmp_path / 'malicious.pth', trace

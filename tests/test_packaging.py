@@ -1,4 +1,4 @@
-"""What is installed, and the script that installs it."""
+"""The wheel, and the script that sets up the environment."""
 import importlib.util
 import os
 import shutil
@@ -14,7 +14,7 @@ from support import REPO, load_tool
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory):
-    """A wheel, built from a copy so that the repository stays clean."""
+    """A wheel, built from a copy of the repository."""
     folder = tmp_path_factory.mktemp('wheel')
     shutil.copytree(REPO, folder / 'source', ignore=shutil.ignore_patterns(
         '.*', 'data', 'work_dirs', 'build', '*.egg-info', '__pycache__'))
@@ -23,7 +23,7 @@ def wheel(tmp_path_factory):
     return zipfile.ZipFile(next(folder.glob('*.whl')))
 
 
-def test_a_wheel_carries_configs_tools_and_index_for_mim(wheel):
+def test_the_wheel_contains_configs_tools_and_model_index(wheel):
     names = set(wheel.namelist())
     for name in ('configs/faster_rcnn_rla_r50_fpn_1x.py', 'configs/_base_/backbones/rla_r50.py',
                  'tools/train.py', 'tools/dist_train.sh', 'model-index.yml'):
@@ -31,7 +31,7 @@ def test_a_wheel_carries_configs_tools_and_index_for_mim(wheel):
     assert not [name for name in names if '__pycache__' in name or name.startswith('tests')]
 
 
-def test_a_wheel_declares_what_it_needs(wheel):
+def test_the_wheel_declares_its_requirements(wheel):
     name = next(name for name in wheel.namelist() if name.endswith('METADATA'))
     metadata = wheel.read(name).decode()
     for extra in ('detection', 'pretraining', 'development', 'mim'):
@@ -45,7 +45,7 @@ def setup_env():
     return load_tool('setup_env')
 
 
-def test_the_installed_operators_are_compiled_ones():
+def test_the_operators_of_mmcv_are_compiled():
     import torch
     from mmcv.ops import nms
     boxes = torch.tensor([[0., 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
@@ -54,7 +54,7 @@ def test_the_installed_operators_are_compiled_ones():
     assert Path(importlib.util.find_spec('mmcv._ext').origin).suffix == '.so'
 
 
-def test_an_environment_that_satisfies_the_requirements_is_used(setup_env, monkeypatch):
+def test_an_active_environment_that_satisfies_the_requirements_is_used(setup_env, monkeypatch):
     prefix = Path(sys.prefix)
     monkeypatch.setenv('VIRTUAL_ENV', str(prefix))
     monkeypatch.setattr(setup_env, 'VENV', Path('/nonexistent/.venv'))
@@ -62,7 +62,7 @@ def test_an_environment_that_satisfies_the_requirements_is_used(setup_env, monke
     assert (python, reason) == (prefix / 'bin/python', '')
 
 
-def test_what_an_environment_lacks_is_named(setup_env, tmp_path, monkeypatch):
+def test_an_unmet_requirement_is_named(setup_env, tmp_path, monkeypatch):
     file = tmp_path / 'runtime.txt'
     file.write_text('# a comment\nno-such-package>=1.0\n')
     monkeypatch.setattr(setup_env, 'requirement_files', lambda development: [file])
@@ -71,24 +71,24 @@ def test_what_an_environment_lacks_is_named(setup_env, tmp_path, monkeypatch):
     assert 'torch>=99 is needed' in setup_env.unmet(Path(sys.executable))
 
 
-def test_an_environment_whose_interpreter_is_gone_is_not_used(setup_env, tmp_path):
+def test_an_environment_without_its_interpreter_is_not_used(setup_env, tmp_path):
     assert str(tmp_path / 'python') in setup_env.unmet(tmp_path / 'python')
 
 
-def test_an_unfit_python_goes_on_with_a_fit_one_or_says_which(setup_env, monkeypatch):
+def test_an_unsupported_python_restarts_with_a_supported_one(setup_env, monkeypatch):
     monkeypatch.setattr(setup_env, 'PYTHONS', ((9, 8),))
     with pytest.raises(SystemExit, match='python9.8'):
         setup_env.use_a_fitting_python()
     called = []
     monkeypatch.setattr(setup_env.shutil, 'which', lambda name: f'/opt/{name}')
     monkeypatch.setattr(setup_env.os, 'execv', lambda path, words: called.append(path))
-    with pytest.raises(SystemExit):  # only because the call was recorded, not made
+    with pytest.raises(SystemExit):  # because execv returns here
         setup_env.use_a_fitting_python()
     assert called == ['/opt/python9.8']
 
 
 @pytest.mark.parametrize('command', [['ccache', 'c++'], ['c++']])
-def test_a_compiler_may_have_several_words(setup_env, monkeypatch, command):
+def test_the_compiler_command_may_have_several_words(setup_env, monkeypatch, command):
     monkeypatch.setenv('CXX', ' '.join(command))
     assert setup_env.compiler() == command
 
@@ -104,7 +104,7 @@ def test_a_missing_compiler_is_explained(setup_env, monkeypatch):
     ('True None 13.0', '0', 'no CUDA toolkit'), ('True None 13.0', '1', ''),
     ('True /usr/local/cuda 13.0', '0', ''), ('True /usr/local/cuda 13.0', '1', ''),
     ('False None None', '0', '')])
-def test_a_gpu_without_its_compiler_is_explained(setup_env, monkeypatch, facts, allowed, text):
+def test_a_gpu_without_a_cuda_toolkit_is_explained(setup_env, monkeypatch, facts, allowed, text):
     monkeypatch.setattr(setup_env, 'output_of', lambda code: facts)
     monkeypatch.setenv('MMRLA_CPU_OPS', allowed)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
@@ -123,3 +123,11 @@ def test_every_direct_requirement_is_pinned(setup_env):
             if line and not line.startswith('#'):
                 name = line.split('<')[0].split('>')[0].strip().lower()
                 assert f'\n{name}==' in pins, f'{name} of {path.name} has no pin'
+
+
+def test_importing_mmrla_takes_little_time():
+    code = ('import time, torch, mmengine.runner; start = time.process_time(); '
+            'import mmrla; print(time.process_time() - start)')
+    output = subprocess.run([sys.executable, '-c', code], cwd=REPO, text=True, check=True,
+                            capture_output=True).stdout
+    assert float(output) < 0.6  # 0.06 on an idle machine

@@ -4,14 +4,11 @@ import pickle
 import subprocess
 import sys
 
-import mmengine.runner.checkpoint as mmengine_checkpoint
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
-from mmengine.dist import utils as dist_utils
 from mmengine.logging import HistoryBuffer
-from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
+from mmengine.runner import CheckpointLoader, save_checkpoint
 
 from mmrla import stack
 
@@ -53,32 +50,7 @@ def test_names_that_numpy_1_wrote_can_be_read(tmp_path):
     assert CheckpointLoader.load_checkpoint(str(old), 'cpu')['value'] == 0.5
 
 
-def test_a_second_application_changes_nothing():
-    before = (Runner.wrap_model, dist_utils._init_dist_pytorch, mmengine_checkpoint.load_url)
-    stack.apply()
-    assert before == (Runner.wrap_model, dist_utils._init_dist_pytorch,
-                      mmengine_checkpoint.load_url)
-
-
 def test_torchvision_can_be_imported():
     code = 'import mmrla, torchvision.transforms, torchvision.models; print("fine")'
     result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert result.stdout.strip() == 'fine', result.stderr
-
-
-def test_importing_mmrla_imports_neither_mmdet_nor_mmpretrain():
-    code = ('import sys, mmrla; '
-            'print([m for m in ("mmdet", "mmpretrain", "torchvision") if m in sys.modules])')
-    result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert result.stdout.strip() == '[]', result.stderr
-
-
-def test_with_a_gpu_the_runner_wraps_as_it_always_did(monkeypatch):
-    seen = []
-    monkeypatch.setattr(stack, 'get_device', lambda: 'cuda')
-    runner = type('FakeRunner', (), dict(distributed=True, cfg=Config()))()
-    stack._wrap_without_device(lambda *args: seen.append(args), runner, None, 'model')
-    assert seen == [(runner, None, 'model')]
-    monkeypatch.setattr(stack, 'get_device', lambda: 'cpu')
-    stack._wrap_without_device(lambda *args: seen.append(args), runner, None, 'model')
-    assert seen[1][1]['device_ids'] is None

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.benchmark`."""
+"""Run the command of :mod:`mmrla.commands.benchmark`."""
 from mmrla.commands.benchmark import main
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.compare_seeds`."""
+"""Run the command of :mod:`mmrla.commands.compare_seeds`."""
 from mmrla.commands.compare_seeds import main
 
 if __name__ == '__main__':

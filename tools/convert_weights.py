@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.convert_weights`."""
+"""Run the command of :mod:`mmrla.commands.convert_weights`."""
 from mmrla.commands.convert_weights import main
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Evaluate on several GPUs, or on several processes of a machine without a GPU:
+# Evaluate on several GPUs, or with several processes on a machine without a GPU:
 #   tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]
 set -euo pipefail
 . "$(dirname "$0")/launch.sh"

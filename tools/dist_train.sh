@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Train on several GPUs, or on several processes of a machine without a GPU:
+# Train on several GPUs, or with several processes on a machine without a GPU:
 #   tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]
-# Several machines: call it on each with NNODES, NODE_RANK and MASTER_ADDR set.
-# MAX_RESTARTS=3: if a process dies, start all anew, up to three times; they resume.
+# Several machines: run it on each machine with NNODES, NODE_RANK and MASTER_ADDR set.
+# MAX_RESTARTS=3: if a process dies, all processes restart and resume, up to three times.
 set -euo pipefail
 . "$(dirname "$0")/launch.sh"
 

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.look_inside`."""
+"""Run the command of :mod:`mmrla.commands.look_inside`."""
 from mmrla.commands.look_inside import main
 
 if __name__ == '__main__':

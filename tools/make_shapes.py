@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.make_shapes`."""
+"""Run the command of :mod:`mmrla.commands.make_shapes`."""
 from mmrla.commands.make_shapes import main
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.paper_tables`."""
+"""Run the command of :mod:`mmrla.commands.paper_tables`."""
 from mmrla.commands.paper_tables import main
 
 if __name__ == '__main__':

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Set up the environment mmrla is tested in, mmcv's compiled operators included.
+"""Set up the environment for mmrla, including the compiled operators of mmcv.
 
-    python3 tools/setup_env.py            # make or complete .venv
+    python3 tools/setup_env.py            # create or complete .venv
     python3 tools/setup_env.py --which    # print the interpreter to use
 
-An active virtual or conda environment that already satisfies
-``requirements/*.txt`` is used as it is; otherwise ``.venv`` is made in the
-repository with the versions of ``requirements/pins.txt``. A second call takes
-seconds, and a call that follows an interrupted one goes on where that stopped.
+An active virtual or conda environment that satisfies ``requirements/*.txt`` is used
+without changes. Otherwise ``.venv`` is created in the repository with the versions of
+``requirements/pins.txt``. A second call takes seconds. A call after an interrupted one
+skips the finished steps.
 
-This file runs before anything is installed, on whatever Python there is:
-standard library only, and it must parse on old versions to be able to complain.
+This script runs before anything is installed. It uses the standard library only, and
+old versions of Python can parse it, so that it can report an unsupported version.
 """
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PINS = REQUIREMENTS / 'pins.txt'
 VENV = REPO / '.venv'
 STAMP = VENV / 'mmrla-setup.sha256'
 LOG = VENV / 'mmrla-setup.log'
-# numpy's pin needs 3.11; mmcv 2.1.0 cannot be built from 3.13 on.
+# The pinned numpy needs 3.11; mmcv 2.1.0 cannot be built on 3.13 and later.
 PYTHONS = ((3, 11), (3, 12))
 
-# Run inside an environment: every requirement met, mmcv's operators loadable.
+# Runs inside an environment: checks the requirements and loads the operators of mmcv.
 CHECK = """
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -60,32 +60,33 @@ if (torch.cuda.is_available() and os.environ.get('MMRLA_CPU_OPS') != '1'
     sys.exit('mmcv was compiled without CUDA, but there is a GPU')
 """
 
-# mmcv's sources are compiled with optimisation but without debug symbols, and
-# with torch's header compiled once instead of once a file.
+# mmcv is compiled with optimization and without debug symbols. torch's header is
+# precompiled instead of being compiled for every file.
 CXX_FLAGS = '-DNDEBUG -fwrapv -g0 -O2 -w -fPIC'
-# What ninja and pip print when something moves on.
+# Lines of ninja and pip that show progress.
 PROGRESS = r'\[(\d+)/(\d+)\] |(Collecting|Downloading|Building|Installing)\b'
 EXTENSION_FLAGS = ('-std=c++17 -DTORCH_API_INCLUDE_EXTENSION_H '
                    '-DTORCH_EXTENSION_NAME=_ext')
 
 
 def stop(message: str) -> None:
-    """End with a message that says what to do."""
+    """Exit with a message that says what to do."""
     sys.exit(f'setup: {message}')
 
 
 def say(message: str) -> None:
+    """Print a message."""
     print(f'setup: {message}', file=sys.stderr, flush=True)
 
 
 def requirement_files(development: bool = True) -> list:
-    """The files whose requirements the environment must meet."""
+    """Return the requirement files that the environment must satisfy."""
     names = ['runtime', 'mminstall', 'detection', 'pretraining']
     return [REQUIREMENTS / f'{name}.txt' for name in names + ['development'] * development]
 
 
 def unmet(python: Path, development: bool = True) -> str:
-    """What the environment of ``python`` lacks; empty if nothing."""
+    """Return the first unmet requirement of an environment, or an empty string."""
     try:
         result = subprocess.run(
             [python, '-c', CHECK, *requirement_files(development)],
@@ -95,11 +96,11 @@ def unmet(python: Path, development: bool = True) -> str:
         return f'there is no interpreter at {python}'
     if result.returncode == 0:
         return ''
-    return (result.stderr.strip().splitlines() or ['no answer'])[-1]
+    return (result.stderr.strip().splitlines() or ['the check failed without a message'])[-1]
 
 
 def active_python() -> Path | None:
-    """The interpreter of the active environment, if one is active."""
+    """Return the interpreter of the active environment, or None."""
     prefix = os.environ.get('VIRTUAL_ENV') or os.environ.get('CONDA_PREFIX')
     if not prefix or Path(prefix).resolve() == VENV:
         return None
@@ -107,15 +108,15 @@ def active_python() -> Path | None:
 
 
 def stamp_value() -> str:
-    """Changes whenever a file that decides the environment's content does."""
-    digest = hashlib.sha256(str(REPO).encode())  # the editable install points here
+    """Return a digest of the files that determine the environment."""
+    digest = hashlib.sha256(str(REPO).encode())  # path of the editable install
     for path in (*sorted(REQUIREMENTS.glob('*.txt')), REPO / 'setup.py'):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 class Step:
-    """A numbered part of the set-up: a line when it starts and when it ends."""
+    """A numbered step of the setup, which prints when it starts and ends."""
 
     total = 4
     count = 0
@@ -125,6 +126,7 @@ class Step:
         self.title = f'[{Step.count}/{Step.total}] {title}'
 
     def skip(self, reason: str) -> None:
+        """Print why the step is skipped."""
         say(f'{self.title}: {reason}')
 
     def __enter__(self) -> Step:
@@ -138,7 +140,7 @@ class Step:
 
 
 def run(command: list, env: dict | None = None, cwd: Path = REPO) -> None:
-    """Run a command into the log, its compile progress on the screen."""
+    """Run a command; its output goes to the log, its progress to the terminal."""
     live = sys.stderr.isatty()
     shown = 0.0
     with LOG.open('a') as log:
@@ -159,24 +161,25 @@ def run(command: list, env: dict | None = None, cwd: Path = REPO) -> None:
         print(' ' * 80, end='\r', file=sys.stderr)
     if process.wait():
         tail = ''.join(LOG.read_text(errors='replace').splitlines(True)[-25:])
-        stop(f'this failed:\n  {shlex.join(map(str, command))}\n{tail}\n'
-             f'The whole output is in {LOG.relative_to(REPO)}. Mend the cause '
-             'and call again: what is done is not done twice.')
+        stop(f'this command failed:\n  {shlex.join(map(str, command))}\n{tail}\n'
+             f'The full output is in {LOG.relative_to(REPO)}. Fix the cause and '
+             'run the command again; finished steps are skipped.')
 
 
 def pip(*arguments, env: dict | None = None) -> None:
+    """Run pip in the new environment."""
     run([VENV / 'bin/python', '-m', 'pip', '--disable-pip-version-check',
          *map(str, arguments)], env=env)
 
 
 def output_of(code: str) -> str:
-    """What ``code`` prints in the new environment."""
+    """Return the output of Python code in the new environment."""
     return subprocess.run([VENV / 'bin/python', '-c', code], check=True,
                           capture_output=True, text=True).stdout.strip()
 
 
 def use_a_fitting_python() -> None:
-    """Go on with a Python that all packages work with, or say which do."""
+    """Restart with a supported Python, or exit with a list of the supported ones."""
     if sys.version_info[:2] in PYTHONS:
         return
     names = [f'python{major}.{minor}' for major, minor in reversed(PYTHONS)]
@@ -190,57 +193,59 @@ def use_a_fitting_python() -> None:
 
 
 def compiler() -> list:
-    """The C++ compiler's command; CXX may hold several words."""
+    """Return the command of the C++ compiler; CXX may have several words."""
     return shlex.split(os.environ.get('CXX', 'c++'))
 
 
 def check_tools() -> None:
-    """The things that pip cannot install."""
+    """Check for tools that pip cannot install."""
     if sys.platform != 'linux':
-        stop(f'Linux is needed, this is {sys.platform}: neither the environment nor '
-             'mmcv\'s operators are tested elsewhere.')
+        stop(f'Linux is required, but this is {sys.platform}. The environment and the '
+             'operators of mmcv are not tested on other systems.')
     headers = Path(sysconfig.get_paths()['include']) / 'Python.h'
     if shutil.which(compiler()[0]) is None or not headers.exists():
-        stop('a C++17 compiler and Python\'s headers are needed to build mmcv\'s '
-             'operators. Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf '
-             'install gcc-c++ python3-devel; conda: conda install gxx_linux-64; or name '
-             'a compiler in CXX.')
+        stop('a C++17 compiler and the headers of Python are required to build the '
+             'operators of mmcv. Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf '
+             'install gcc-c++ python3-devel; conda: conda install gxx_linux-64; or set '
+             'CXX to a compiler.')
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
     except ImportError:
-        stop('Python\'s venv module is missing. Debian, Ubuntu: apt-get '
+        stop('The venv module of Python is missing. Debian, Ubuntu: apt-get '
              'install python3-venv.')
 
 
 def check_cuda() -> None:
-    """A GPU without the CUDA compiler would give operators without CUDA."""
+    """Check that a machine with a GPU can compile operators for it."""
     facts = output_of(
         'import torch; from torch.utils.cpp_extension import CUDA_HOME; '
         'print(torch.cuda.is_available(), CUDA_HOME, torch.version.cuda)')
     available, home, cuda = facts.split()
     if os.environ.get('MMRLA_CPU_OPS') == '1':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
-        say('MMRLA_CPU_OPS=1: mmcv\'s operators are built for the CPU only; run '
-            'everything with MMRLA_CPU_OPS=1 and CUDA_VISIBLE_DEVICES= set')
+        say('MMRLA_CPU_OPS=1: the operators of mmcv are built for the CPU only; set '
+            'MMRLA_CPU_OPS=1 and CUDA_VISIBLE_DEVICES= for all commands')
     elif os.environ.get('FORCE_CUDA') == '1' or available == 'True' and home != 'None':
-        say(f'mmcv\'s operators are built with CUDA from {home}')
+        say(f'the operators of mmcv are built with CUDA from {home}')
     elif available == 'False':
-        say('no usable GPU: mmcv\'s operators are built for the CPU (FORCE_CUDA=1 '
-            'builds them for a GPU that another machine has)')
+        say('no GPU was found: the operators of mmcv are built for the CPU (FORCE_CUDA=1 '
+            'builds them for the GPU of another machine)')
     else:
-        stop(f'torch sees a GPU, but there is no CUDA toolkit (nvcc) to build '
-             f'mmcv\'s operators with. Install CUDA {cuda}\'s toolkit or set '
-             'CUDA_HOME; to use the CPU only, set MMRLA_CPU_OPS=1.')
+        stop(f'torch finds a GPU, but there is no CUDA toolkit (nvcc) to build the '
+             f'operators of mmcv. Install the toolkit of CUDA {cuda} or set CUDA_HOME; '
+             'to use the CPU only, set MMRLA_CPU_OPS=1.')
 
 
 def precompiled_header(folder: Path) -> str:
-    """The compiler flags that make mmcv's sources use a precompiled header.
+    """Return the compiler flags that make mmcv use a precompiled header.
 
-    Torch's headers take 25 s a file to parse, the rest of a file hardly any.
-    gcc uses a precompiled header only if it was made with the same flags, and
-    otherwise silently reads the plain one: slower, never wrong. Empty where
-    the compiler does not take it.
+    Parsing torch's headers takes 25 s per file, and almost all of the compile time.
+    gcc uses a precompiled header only if it was compiled with the same flags.
+    Otherwise it reads the plain header, which is slower but correct.
+
+    Returns:
+        str: The flags, empty if the compiler does not use the header.
     """
     header, probe = folder / 'mmcv_torch.h', folder / 'probe.cpp'
     includes = output_of(
@@ -252,7 +257,7 @@ def precompiled_header(folder: Path) -> str:
     probe.write_text('')
     compiled = header.with_name(header.name + '.gch')
     if not compiled.exists():
-        say('compiling torch\'s header once for all files')
+        say('precompiling the header of torch')
         partial = compiled.with_name('partial.gch')
         made = subprocess.run([*compiler(), *flags, '-x', 'c++-header', header, '-o', partial])
         if made.returncode:
@@ -263,12 +268,12 @@ def precompiled_header(folder: Path) -> str:
         capture_output=True, text=True).stderr
     if f'! {compiled}' in listing:
         return f'-include {shlex.quote(str(header))}'
-    say('the compiler does not take the precompiled header: this will be slower')
+    say('the compiler does not use the precompiled header; compiling takes longer')
     return ''
 
 
 def mmcv_sources(version: str, folder: Path) -> Path:
-    """Download and unpack mmcv's source distribution, once."""
+    """Download and unpack the source distribution of mmcv, unless it is there."""
     sources = folder / f'mmcv-{version}'
     if sources.exists():
         return sources
@@ -276,7 +281,7 @@ def mmcv_sources(version: str, folder: Path) -> Path:
         '--dest', folder, f'mmcv=={version}')
     unpacking = folder / 'unpacking'
     shutil.rmtree(unpacking, ignore_errors=True)
-    # Python 3.11 has the filter from 3.11.4 on.
+    # Python 3.11 has the filter since 3.11.4.
     safely = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}
     with tarfile.open(folder / f'mmcv-{version}.tar.gz') as archive:
         archive.extractall(unpacking, **safely)
@@ -285,7 +290,7 @@ def mmcv_sources(version: str, folder: Path) -> Path:
 
 
 def build_mmcv(version: str) -> None:
-    """Compile and install mmcv; ninja keeps what an earlier call compiled."""
+    """Compile and install mmcv; ninja skips files that are already compiled."""
     torch_build = output_of('import torch; print(torch.__version__)')
     folder = VENV / f'build-torch-{torch_build}'
     folder.mkdir(exist_ok=True)
@@ -304,12 +309,12 @@ def build_mmcv(version: str) -> None:
 
 
 def install() -> None:
-    """Make ``.venv`` complete."""
+    """Create or complete ``.venv``."""
     check_tools()
     python = VENV / 'bin/python'
     start = time.time()
     if not python.exists() or not (VENV / 'bin/pip').exists():
-        say('making .venv')
+        say('creating .venv')
         subprocess.run([sys.executable, '-m', 'venv', '--clear', VENV], check=True)
     pins = dict(re.findall(r'^([\w-]+)==(\S+)$', PINS.read_text(), re.M))
     constrained = ('install', '--constraint', PINS)
@@ -320,7 +325,7 @@ def install() -> None:
                   if path.stem != 'mminstall' for arg in ('-r', path)]
         pip(*constrained, *needed)
     if unmet(python):
-        with Step(f'mmcv {pins["mmcv"]}, compiled (3 to 5 minutes on 2 cores)'):
+        with Step(f'mmcv {pins["mmcv"]}, compiled from source (3 to 5 minutes on 2 cores)'):
             build_mmcv(pins['mmcv'])
     else:
         Step(f'mmcv {pins["mmcv"]}').skip('already compiled')
@@ -328,13 +333,13 @@ def install() -> None:
         pip('install', '--no-deps', '--no-build-isolation', '--editable', REPO)
     reason = unmet(python)
     if reason:
-        stop(f'.venv is still not complete: {reason}. See {LOG}.')
+        stop(f'.venv is not complete: {reason}. See {LOG}.')
     STAMP.write_text(stamp_value())
     say(f'ready after {time.time() - start:.0f} s: {python.relative_to(REPO)}')
 
 
 def environment_python(development: bool) -> tuple:
-    """The interpreter to use and why it cannot be used yet (or '')."""
+    """Return the interpreter to use, and why it is not ready yet (or '')."""
     active = active_python()
     if active:
         reason = unmet(active, development)
@@ -343,17 +348,18 @@ def environment_python(development: bool) -> tuple:
         say(f'the active environment is not used: {reason}')
     python = VENV / 'bin/python'
     if not STAMP.exists() or STAMP.read_text() != stamp_value():
-        return python, 'it is not set up, or the requirements have changed'
+        return python, '.venv does not exist, or the requirements have changed'
     return python, unmet(python)
 
 
 def main() -> None:
+    """Run the command."""
     use_a_fitting_python()
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--which', action='store_true',
-                        help='only print the interpreter to use')
+                        help='print the interpreter to use, and do nothing else')
     parser.add_argument('--development', action='store_true',
-                        help='an active environment must also have what the tests need')
+                        help='an active environment must also have the packages for the tests')
     args = parser.parse_args()
     python, reason = environment_python(args.development)
     if args.which:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train on a Slurm cluster, as with mmdet:
+# Train on a Slurm cluster, with the arguments of mmdet's script:
 #   GPUS=16 tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]
 set -euo pipefail
 . "$(dirname "$0")/launch.sh"
@@ -11,9 +11,9 @@ gpus=${GPUS:-8}
 python=$(python_of_project)
 per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
 
-# SRUN_ARGS holds several words.
+# SRUN_ARGS is a list of words.
 # shellcheck disable=SC2086
-PYTHONPATH="$tools/..${PYTHONPATH:+:$PYTHONPATH}" \
+PYTHONPATH=$(python_path) \
     exec srun --partition="$partition" \
     --job-name="$job" \
     --gres="gpu:$per_node" \

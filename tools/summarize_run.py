@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.summarize_run`."""
+"""Run the command of :mod:`mmrla.commands.summarize_run`."""
 from mmrla.commands.summarize_run import main
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.test`."""
+"""Run the command of :mod:`mmrla.commands.test`."""
 from mmrla.commands.test import main
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Run :mod:`mmrla.commands.train`."""
+"""Run the command of :mod:`mmrla.commands.train`."""
 from mmrla.commands.train import main
 
 if __name__ == '__main__':

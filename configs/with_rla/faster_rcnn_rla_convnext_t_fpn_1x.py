@@ -27,5 +27,6 @@ optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05))
 
 custom_imports = dict(imports=['mmrla', 'mmpretrain.models'], allow_failed_imports=False)
+runner_type = 'RLARunner'
 default_hooks = dict(
     checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

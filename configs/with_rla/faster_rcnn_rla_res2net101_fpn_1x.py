@@ -18,5 +18,6 @@ param_scheduler = [
 ]
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
+runner_type = 'RLARunner'
 default_hooks = dict(
     checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

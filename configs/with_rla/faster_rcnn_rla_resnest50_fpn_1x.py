@@ -10,5 +10,6 @@ model = dict(
         norm_cfg=dict(type='SyncBN', requires_grad=True)))
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
+runner_type = 'RLARunner'
 default_hooks = dict(
     checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

@@ -14,5 +14,6 @@ model = dict(
         rla=dict(channels=32, variant='v1')))
 
 custom_imports = dict(imports=['mmrla', 'mmpretrain.models'], allow_failed_imports=False)
+runner_type = 'RLARunner'
 default_hooks = dict(
     checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

@@ -1,1 +1,5 @@
-"""The command-line tools, one module for each; ``tools/`` calls their ``main``."""
+"""Command-line tools, one module per command.
+
+Each module has ``build_parser()`` and ``main(argv=None)``; the scripts in
+``tools/`` call ``main``.
+"""

@@ -1,13 +1,14 @@
-r"""What models cost, as ratios to the first config's.
+r"""Compare the cost of models: time, memory and multiply-adds.
 
     python tools/benchmark.py configs/faster_rcnn_r50_fpn_1x.py \\
         configs/faster_rcnn_rla_r50_fpn_1x.py
     python tools/benchmark.py mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py \\
         configs/faster_rcnn_rla_r50_fpn_1x.py --backbone --json cost.json
 
-A config is a file, or the name of one that an installed package carries.
-The models are built in one process and take turns, round by round, on the same
-images: machines are noisy, and an absolute time proves nothing.
+Every figure is also given as a ratio to the first config. A config is a file, or
+the name of a config of an installed package. All models are built in one process
+and are measured in turn, round by round, on the same images, because the speed of
+a machine varies over time.
 """
 import argparse
 import contextlib
@@ -19,27 +20,33 @@ import resource
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import DictAction
 from mmengine.device import get_device
-from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
 from mmrla.models.lean.fuse import fuse
+from mmrla.weights.writing import write_file
+
+from .configs import read_config
 
 MODES = ('train', 'infer', 'fused')
-COUNTS = ('parameters', 'multiply-adds', 'fused multiply-adds', 'kept for backward')
 
 
 def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
-    """A batch as a data loader makes it: noise, with a few boxes and masks."""
+    """Return a batch as a data loader returns it: noise with 8 boxes and masks per image.
+
+    Args:
+        batch: Number of images.
+        size: Height and width.
+    """
     from mmdet.structures import DetDataSample
     from mmdet.structures.mask import BitmapMasks
     from mmengine.structures import InstanceData
@@ -63,20 +70,17 @@ def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
     return dict(inputs=inputs, data_samples=samples)
 
 
-def load_config(name: str) -> Config:
-    """A config by its path or, as in ``mmdet::``, by its package and name."""
-    if '::' in name:
-        return get_config(name)
-    if not Path(name).is_file():
-        raise SystemExit(f'config {name} does not exist')
-    return Config.fromfile(name)
-
-
 class Subject:
-    """A config's model, or its backbone alone, and what is done with it."""
+    """The model of a config, or its backbone alone, and the functions to measure.
+
+    Args:
+        name: The config.
+        args: Arguments of the command.
+        batch: The images and annotations.
+    """
 
     def __init__(self, name: str, args: argparse.Namespace, batch: dict) -> None:
-        cfg = load_config(name)
+        cfg = read_config(name)
         cfg.merge_from_dict(args.cfg_options)
         init_default_scope(cfg.default_scope)
         self.name = Path(name).stem
@@ -92,12 +96,12 @@ class Subject:
 
     @property
     def images(self) -> Tensor:
-        """Shape (N, 3, H, W)."""
+        """The images, normalized, of shape (N, 3, H, W)."""
         images = torch.stack(self.batch['inputs']).to(self.device, torch.float32)
         return ((images - 116) / 58).contiguous(memory_format=self.layout)
 
     def train(self) -> None:
-        """A training step; of a backbone alone, without the optimizer's part."""
+        """Run a training step; for a backbone alone, without the optimizer step."""
         self.model.train()
         if not self.is_backbone:
             self.model.train_step(self.batch, self.optimizer)
@@ -106,7 +110,7 @@ class Subject:
         sum(out.mean() for out in self.model(self.images)).backward()
 
     def forward(self, model: nn.Module) -> Any:
-        """What a model makes of the images, its loss where it has one."""
+        """Run a model on the images: the loss in training mode, else the predictions."""
         if self.is_backbone:
             return model(self.images)
         batch = model.data_preprocessor(copy.deepcopy(self.batch), training=model.training)
@@ -114,23 +118,23 @@ class Subject:
 
     @torch.no_grad()
     def infer(self) -> None:
-        """The predictions."""
+        """Predict."""
         self.model.eval()
         self.forward(self.model)
 
     @torch.no_grad()
     def infer_fused(self) -> None:
-        """The predictions of the fused model."""
+        """Predict with the fused model."""
         if self.fused is None:
             self.fused = fuse(copy.deepcopy(self.model))
         self.forward(self.fused)
 
     def call(self, mode: str) -> Callable[[], None]:
-        """The function of a mode."""
+        """Return the function to measure in a mode."""
         return dict(train=self.train, infer=self.infer, fused=self.infer_fused)[mode]
 
     def counts(self, modes: Sequence[str]) -> Dict[str, int]:
-        """What does not depend on the machine."""
+        """Return the figures that do not depend on the machine."""
         counts = {'parameters': sum(p.numel() for p in self.model.parameters())}
         if 'infer' in modes:
             counts['multiply-adds'] = multiply_adds(self.infer)
@@ -139,45 +143,54 @@ class Subject:
             counts['fused multiply-adds'] = multiply_adds(self.infer_fused)
         if 'train' in modes:
             self.model.train()
-            counts['kept for backward'] = kept_for_backward(
+            counts['saved for backward'] = saved_for_backward(
                 self.model, lambda: self.forward(self.model))
         return counts
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Those of the convolutions and matrix products that a call runs."""
+    """Count the multiply-adds of the convolutions and matrix products of a call."""
     with FlopCounterMode(display=False) as counter:
         function()
     return counter.get_total_flops() // 2
 
 
-def kept_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
-    """Bytes of the tensors that autograd keeps, the model's own left out."""
+def saved_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
+    """Return the bytes saved for backward, without the parameters and buffers.
+
+    The tensors are detached: a saved output that kept its ``grad_fn`` would form a
+    reference cycle, and the graph would never be freed.
+    """
     own = {value.untyped_storage().data_ptr() for value in model.state_dict().values()}
-    kept = {}
+    saved = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes(), tensor  # alive, so no address twice
-        return tensor
+            # A reference keeps the storage alive, so that no address is reused.
+            saved[storage.data_ptr()] = storage.nbytes(), tensor.detach()
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function()
-    return sum(size for size, _ in kept.values())
+    return sum(size for size, _ in saved.values())
 
 
 def peak_memory(function: Callable[[], Any]) -> int:
-    """Bytes at the worst moment of a call.
+    """Return the peak memory of a call in bytes.
 
-    On a GPU what torch allocates. Without one, how far the resident memory of a
-    child process that does nothing else rises.
+    On a GPU this is the memory that torch allocates. On a CPU it is the increase
+    of the resident memory of a child process that runs only this call.
     """
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        function()
-        return torch.cuda.max_memory_allocated() - before
+    if not torch.cuda.is_available():
+        return _peak_memory_of_child(function)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    function()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _peak_memory_of_child(function: Callable[[], Any]) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:  # torch's threads do not survive a fork
@@ -195,20 +208,20 @@ def peak_memory(function: Callable[[], Any]) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what torch frees, as torch itself does on a GPU.
+    """Let glibc keep freed memory, as torch's allocator does on a GPU.
 
-    By default it hands large blocks back to the kernel and takes them again: page
-    faults are up to a quarter of the time of inference then, and how many there are
-    depends on what ran before. Elsewhere than on glibc nothing happens.
+    By default glibc returns large blocks to the kernel. Page faults then take up to
+    a quarter of the time of inference, and their number depends on what ran before.
+    Without glibc this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL('libc.so.6')
         library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, its largest value
+        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, its maximum
 
 
 def seconds(function: Callable[[], None]) -> float:
-    """How long a call takes, its work on a GPU included."""
+    """Return the seconds of a call, including its work on a GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -219,10 +232,13 @@ def seconds(function: Callable[[], None]) -> float:
 
 
 def interleaved(functions: List[Callable[[], None]], rounds: int, warm_up: int) -> np.ndarray:
-    """Seconds of each function in each round, of shape (rounds, functions).
+    """Time functions in turn.
 
-    A round is in the reverse order of the one before, so that none always runs
-    behind another.
+    Each round reverses the order of the previous one, so that no function always
+    runs after the same other one.
+
+    Returns:
+        np.ndarray: Seconds, of shape (rounds, functions).
     """
     times = np.zeros((warm_up + rounds, len(functions)))
     places = list(range(len(functions)))
@@ -234,11 +250,18 @@ def interleaved(functions: List[Callable[[], None]], rounds: int, warm_up: int) 
 
 
 def quartiles(values: np.ndarray) -> List[float]:
+    """Return the quartiles of values."""
     return [float(value) for value in np.percentile(values, (25, 50, 75))]
 
 
 def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str, Any]]:
-    """A dict for each subject; a measure that was timed has its quartiles."""
+    """Measure all subjects.
+
+    Returns:
+        list[dict]: For each subject its ``name``, ``counts``, ``ratios`` (of the
+        counts to those of the first subject) and ``times`` (the quartiles of the
+        seconds and of their ratios, by mode).
+    """
     rows = [dict(name=subject.name, counts=subject.counts(args.modes), times={})
             for subject in subjects]
     if 'train' in args.modes:
@@ -256,7 +279,7 @@ def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str,
 
 
 def table(rows: List[Dict[str, Any]]) -> str:
-    """Ratios to the first row; of what was timed the median and quartiles."""
+    """Format the figures; times as the median ratio and its quartiles."""
     lines = defaultdict(list)
     for row in rows:
         lines['config'].append(row['name'])
@@ -273,43 +296,53 @@ def table(rows: List[Dict[str, Any]]) -> str:
         for name, values in lines.items())
 
 
-def write_json(path: Path, content: Dict[str, Any]) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f'{path.name}.tmp')
-    temporary.write_text(json.dumps(content, indent=2))
-    os.replace(temporary, path)
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Compare what models cost.')
-    parser.add_argument('configs', nargs='+', metavar='CONFIG')
-    parser.add_argument('--backbone', action='store_true', help='the backbones alone')
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(description='Compare the cost of models.')
+    parser.add_argument('configs', nargs='+', metavar='CONFIG',
+                        help='path of a config, or package::name')
+    parser.add_argument('--backbone', action='store_true', help='measure the backbones alone')
     parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES,
-                        help='a training step, inference, inference of the fused model')
-    parser.add_argument('--batch', type=int, default=2)
-    parser.add_argument('--size', nargs=2, type=int, default=(320, 320), metavar=('H', 'W'))
-    parser.add_argument('--rounds', type=int, default=9)
-    parser.add_argument('--warm-up', type=int, default=2)
+                        help='a training step, inference, inference with the fused model')
+    parser.add_argument('--batch', type=int, default=2, help='images per step')
+    parser.add_argument('--size', nargs=2, type=int, default=(320, 320), metavar=('H', 'W'),
+                        help='size of the images')
+    parser.add_argument('--rounds', type=int, default=9, help='measured rounds')
+    parser.add_argument('--warm-up', type=int, default=2, help='rounds before the measured ones')
     parser.add_argument('--fuse', action='store_true', help='short for --modes fused')
     parser.add_argument('--channels-last', action='store_true',
                         help='with --backbone: weights and images in channels_last')
     parser.add_argument('--return-memory', action='store_true',
                         help='on a CPU, let the allocator return freed memory to the system')
-    parser.add_argument('--json', type=Path, help='where to write all figures')
+    parser.add_argument('--json', type=Path, help='write all figures to this file')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={},
-                        metavar='KEY=VALUE', help='settings that override every config\'s')
-    args = parser.parse_args()
+                        metavar='KEY=VALUE', help='settings that override every config')
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     args.modes = ('fused',) if args.fuse else tuple(args.modes)
     if args.channels_last and not args.backbone:
-        parser.error('--channels-last needs --backbone: the heads choose their own layout')
+        parser.error('--channels-last needs --backbone: heads choose their own memory format')
     if args.rounds < 1 or args.warm_up < 0 or args.batch < 1 or min(args.size) < 32:
-        parser.error(f'--rounds {args.rounds}, --warm-up {args.warm_up}, --batch {args.batch}, '
-                     f'--size {args.size}: at least 1, 0, 1 and 32')
+        parser.error(f'--rounds {args.rounds}, --warm-up {args.warm_up}, --batch {args.batch} and '
+                     f'--size {args.size} must be at least 1, 0, 1 and 32')
     return args
 
 
-def main() -> None:
-    args = parse_args()
+def settings_of(args: argparse.Namespace) -> Dict[str, Any]:
+    """Return the settings that the figures depend on."""
+    return dict(batch=args.batch, size=args.size, rounds=args.rounds, backbone=args.backbone,
+                channels_last=args.channels_last, return_memory=args.return_memory,
+                threads=torch.get_num_threads(), device=get_device(), torch=torch.__version__)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
     if not args.return_memory:
         keep_freed_memory()
     from mmdet.utils import register_all_modules
@@ -318,12 +351,8 @@ def main() -> None:
     rows = measure([Subject(name, args, batch) for name in args.configs], args)
     print(table(rows))
     if args.json:
-        settings = dict(batch=args.batch, size=args.size, rounds=args.rounds,
-                        backbone=args.backbone, channels_last=args.channels_last,
-                        return_memory=args.return_memory,
-                        threads=torch.get_num_threads(), device=get_device(),
-                        torch=torch.__version__)
-        write_json(args.json, dict(settings=settings, models=rows))
+        content = json.dumps(dict(settings=settings_of(args), models=rows), indent=2)
+        write_file(args.json, lambda file: file.write(content.encode()))
 
 
 if __name__ == '__main__':

@@ -1,56 +1,70 @@
-"""Look for what is wrong with a data set before it stops a training.
+"""Check a data set before a training run.
 
-    python tools/check_dataset.py CONFIG    # what it trains and validates on
+    python tools/check_dataset.py CONFIG    # the training and validation sets of a config
     python tools/check_dataset.py --coco train.json train2017 --coco val.json val2017
     python tools/check_dataset.py --folders data/imagenet/train --folders data/imagenet/val
 
-Ends with 0 if nothing is wrong, 1 if something is, 2 if it cannot be told.
+The exit code is 0 if no problem was found, 1 if one was found and 2 if a data set
+could not be checked.
 """
 import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mmengine.config import Config, ConfigDict
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
 from mmrla.datasets import checks
 from mmrla.datasets.checks import ImageJob, Report
 from mmrla.datasets.errors import DataError
 
 
 class Source(NamedTuple):
-    """A set to look at: class folders, or annotations and images."""
+    """A data set to check.
+
+    Attributes:
+        images: Folder of the images, or of the class folders.
+        annotations: COCO-format file; None for class folders.
+    """
     images: Path
     annotations: Optional[Path] = None
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Look for what is wrong with a data set.')
-    parser.add_argument('config', nargs='?', help='look at the data sets of a config')
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(description='Check a data set before a training run.')
+    parser.add_argument('config', nargs='?', help='check the data sets of a config')
     parser.add_argument('--coco', nargs=2, action='append', default=[], type=Path,
-                        metavar=('ANNOTATIONS', 'IMAGES'), help='a COCO-format set')
+                        metavar=('ANNOTATIONS', 'IMAGES'), help='a data set in COCO format')
     parser.add_argument('--folders', action='append', default=[], type=Path, metavar='FOLDER',
-                        help='class folders, as ImageNet\'s')
-    parser.add_argument('--num-classes', type=int, help='how many classes the model has')
+                        help='a data set of class folders, laid out like ImageNet')
+    parser.add_argument('--num-classes', type=int, help='number of classes of the model')
     parser.add_argument('--workers', type=int, default=min(8, os.cpu_count() or 1),
-                        help='processes that read images; 0: this one alone')
-    parser.add_argument('--examples', type=int, default=5, help='how many of each kind to show')
-    args = parser.parse_args()
+                        help='processes that read images; 0 reads in the main process')
+    parser.add_argument('--examples', type=int, default=5,
+                        help='examples to print of each kind of problem')
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if args.workers < 0:
         parser.error(f'--workers {args.workers} must be 0 or more')
     if not (args.config or args.coco or args.folders):
-        parser.error('name a config, --coco or --folders')
+        parser.error('give a config, --coco or --folders')
     return args
 
 
 def sources_of(cfg: Config) -> List[Source]:
-    """The data sets that a config trains and validates on."""
+    """Return the training and validation sets of a config."""
     found = []
     for name in ('train_dataloader', 'val_dataloader'):
         dataset = (cfg.get(name) or {}).get('dataset')
-        while isinstance(dataset, ConfigDict) and 'dataset' in dataset:  # RepeatDataset and such
+        while isinstance(dataset, ConfigDict) and 'dataset' in dataset:  # e.g. RepeatDataset
             dataset = dataset.dataset
         if dataset:
             found.append(_source_of(dataset))
@@ -70,7 +84,7 @@ def _source_of(dataset: ConfigDict) -> Source:
 
 
 def _num_classes(model: Any) -> Optional[int]:
-    """The ``num_classes`` of a model's config: a classifier's or detector's head's."""
+    """Return ``num_classes`` of the head in the config of a classifier or detector."""
     if isinstance(model, dict):
         for key in ('roi_head', 'bbox_head', 'head'):
             found = _num_classes(model.get(key))
@@ -80,8 +94,8 @@ def _num_classes(model: Any) -> Optional[int]:
     return _num_classes(model[0]) if isinstance(model, (list, tuple)) and model else None
 
 
-def with_progress(total: int):
-    """Show how far an iterator of so many is, on a terminal."""
+def with_progress(total: int) -> Callable[[Iterable], Iterator]:
+    """Return a wrapper of iterators that shows a progress bar on a terminal."""
 
     def show(items: Iterable) -> Iterator:
         step = max(1, total // 100)
@@ -98,7 +112,7 @@ def with_progress(total: int):
 
 def check(sources: List[Source], num_classes: Optional[int], workers: int,
           examples: int) -> Report:
-    """Look at all of them."""
+    """Check all data sets."""
     report = Report(examples)
     sets: List[List[ImageJob]] = []
     for source in sources:
@@ -113,19 +127,23 @@ def check(sources: List[Source], num_classes: Optional[int], workers: int,
     return report
 
 
-def main() -> None:
-    args = parse_args()
-    num_classes = args.num_classes
+def collect_sources(args: argparse.Namespace) -> Tuple[List[Source], Optional[int]]:
+    """Return the data sets to check and the number of classes of the model."""
     sources = [Source(images, annotations) for annotations, images in args.coco]
     sources += [Source(folder) for folder in args.folders]
-    if args.config:
-        if not Path(args.config).is_file():
-            print(f'config {args.config} does not exist', file=sys.stderr)
-            sys.exit(2)
-        cfg = Config.fromfile(args.config)
-        sources += sources_of(cfg)
-        num_classes = num_classes or _num_classes(cfg.model)
+    if not args.config:
+        return sources, args.num_classes
+    if not Path(args.config).is_file():
+        raise DataError(f'config {args.config} does not exist')
+    cfg = Config.fromfile(args.config)
+    return sources + sources_of(cfg), args.num_classes or _num_classes(cfg.model)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
     try:
+        sources, num_classes = collect_sources(args)
         report = check(sources, num_classes, args.workers, args.examples)
     except DataError as error:
         print(error, file=sys.stderr)

@@ -1,19 +1,19 @@
-r"""Draw what RLA does inside a network, for one image, as one picture.
+r"""Draw the feature maps and the hidden state of a network for one image.
 
     python tools/look_inside.py CONFIG CHECKPOINT IMAGE inside.png
     python tools/look_inside.py CONFIG CHECKPOINT IMAGE inside.png \
         --plain PLAIN_CONFIG PLAIN_CHECKPOINT
 
-A column is a block, from the image to the output. The rows are the feature maps
-without RLA and with it, the hidden state, and the share of each block's first
-convolution that reads the hidden state (L1 norm of its weights). "Without" is
-the network that --plain names; else it is the same weights with a hidden state
-that no block reads. A map is the mean over channels of the absolute values,
-scaled to its own largest value.
+Each column is a block, from the input to the output. The rows show the feature maps
+without RLA, the feature maps with RLA, the hidden state, and the share of each
+block's first convolution that reads the hidden state (L1 norm of its weights).
+"Without RLA" is the network of --plain, or by default the same weights with blocks
+that do not read the hidden state. A map shows the mean absolute value over the
+channels, divided by its maximum.
 """
 import argparse
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import cv2
 import matplotlib
@@ -22,32 +22,50 @@ import torch
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
-from mmengine.config import Config  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from mmrla.paper.figures import Step, hidden_state_unread, run_along_depth  # noqa: E402
 from mmrla.weights.writing import write_file  # noqa: E402
 
-from .common import read_backbone, silence  # noqa: E402
+from .backbones import read_backbone  # noqa: E402
+from .configs import read_config  # noqa: E402
+from .logs import silence_logs  # noqa: E402
 
 MAX_COLUMNS = 16
 
 
-def read_image(path: str, config: str, size: Optional[int]) -> Sequence:
-    """An image as it is, RGB, and as the config's network takes it.
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        description='Draw the feature maps and the hidden state of a network.')
+    parser.add_argument('config', help='config of the network')
+    parser.add_argument('checkpoint', help='weights of the network')
+    parser.add_argument('image', help='image to run the network on')
+    parser.add_argument('output', type=Path, help='.png file to write')
+    parser.add_argument('--plain', nargs=2, metavar=('CONFIG', 'CHECKPOINT'),
+                        help='a network without RLA to compare with')
+    parser.add_argument('--size', type=int, help='scale the shorter side of the image to this')
+    return parser
+
+
+def read_image(path: str, config: str, size: Optional[int]) -> Tuple[np.ndarray, Tensor]:
+    """Read an image, and normalize it for the network of a config.
 
     Args:
-        path: Of the image.
-        config: Its data preprocessor has the mean and deviation.
-        size: The shorter side, or None for the image's own.
+        path: Path of the image.
+        config: Config whose data preprocessor has the mean and standard deviation.
+        size: Length of the shorter side, or None to keep the size.
+
+    Returns:
+        tuple: The RGB image, (H, W, 3), and the input, (1, 3, H, W).
     """
     image = cv2.imread(path)
     if image is None:
-        raise SystemExit(f'image {path} cannot be read')
+        raise SystemExit(f'image {path} does not exist or cannot be decoded')
     if size:
         factor = size / min(image.shape[:2])
         image = cv2.resize(image, None, fx=factor, fy=factor)
-    cfg = Config.fromfile(config)
+    cfg = read_config(config)
     preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
     mean, std = (np.array(preprocessor.get(name) or [default] * 3, dtype=np.float32)
                  for name, default in (('mean', 0), ('std', 1)))
@@ -58,19 +76,19 @@ def read_image(path: str, config: str, size: Optional[int]) -> Sequence:
 
 
 def as_map(features: Tensor) -> np.ndarray:
-    """(1, C, H, W) to (H, W): the mean absolute value, scaled to 1."""
+    """Reduce features (1, C, H, W) to their mean absolute value (H, W), scaled to 1."""
     values = features[0].abs().mean(0)
     return (values / values.max().clamp(min=1e-12)).cpu().numpy()
 
 
 def chosen(count: int) -> List[int]:
-    """At most 16 blocks, evenly along the depth."""
+    """Return the indices of at most 16 blocks, evenly spaced."""
     return sorted(set(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(int)))
 
 
 def draw_maps(rows: Sequence, axes: np.ndarray, blocks: Sequence[int],
               names: Sequence[str]) -> None:
-    """A row of maps for each kind; a missing one stays empty."""
+    """Draw one row of maps per kind; a missing map stays empty."""
     for row, (maps, name) in enumerate(zip(rows, names, strict=True)):
         for column, block in enumerate(blocks):
             ax = axes[row, column]
@@ -87,13 +105,13 @@ def draw_maps(rows: Sequence, axes: np.ndarray, blocks: Sequence[int],
 
 
 def draw_shares(ax: plt.Axes, steps: Sequence[Step], blocks: Sequence[int]) -> None:
-    """The share of each block's first convolution that reads h, as bars."""
+    """Draw the share of each block's first convolution that reads h, as bars."""
     bars = [100 * (steps[block].share or 0) for block in blocks]
     even = [100 * (steps[block].even_share or 0) for block in blocks]
     places = np.arange(len(blocks))
     ax.bar(places, bars, width=0.5, color='tab:blue', label='share of the weights that read h')
     ax.plot(places, even, '_', color='black', markersize=18,
-            label='if all channels were read alike')
+            label='share if all channels had equal weights')
     ax.set(xlim=(-0.5, len(blocks) - 0.5), xticks=places, ylabel='% ($L_1$ norm)')
     ax.set_xticklabels([block + 1 for block in blocks], fontsize=8)
     ax.tick_params(axis='y', labelsize=8)
@@ -105,7 +123,15 @@ def draw_shares(ax: plt.Axes, steps: Sequence[Step], blocks: Sequence[int]) -> N
 
 def draw(image: np.ndarray, plain: List[Step], steps: List[Step], without: str,
          path: Path) -> None:
-    """The whole picture."""
+    """Draw the picture.
+
+    Args:
+        image: RGB, (H, W, 3).
+        plain: Steps of the network without RLA.
+        steps: Steps of the network with RLA.
+        without: Label of the row of ``plain``.
+        path: File to write.
+    """
     blocks = chosen(len(steps))
     ratio = image.shape[0] / image.shape[1]
     figure = plt.figure(figsize=(1.05 * len(blocks) + 2.3, 3.15 * ratio + 2), layout='constrained')
@@ -114,7 +140,7 @@ def draw(image: np.ndarray, plain: List[Step], steps: List[Step], without: str,
     ax = figure.add_subplot(grid[:3, 0])
     ax.imshow(image)
     ax.set(xticks=[], yticks=[])
-    ax.set_title('the image', fontsize=8)
+    ax.set_title('image', fontsize=8)
     axes = np.array([[figure.add_subplot(grid[row, column + 1]) for column in range(len(blocks))]
                      for row in range(3)])
     draw_maps(([step.out for step in plain], [step.out for step in steps],
@@ -126,35 +152,33 @@ def draw(image: np.ndarray, plain: List[Step], steps: List[Step], without: str,
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Draw what RLA does inside a network.')
-    parser.add_argument('config')
-    parser.add_argument('checkpoint')
-    parser.add_argument('image')
-    parser.add_argument('output', type=Path, help='the picture, a .png')
-    parser.add_argument('--plain', nargs=2, metavar=('CONFIG', 'CHECKPOINT'),
-                        help='a network without RLA to compare with')
-    parser.add_argument('--size', type=int, help='the shorter side that the image is scaled to')
-    args = parser.parse_args()
-    silence()
+def run_plain(args: argparse.Namespace, blocks: int) -> List[Step]:
+    """Run the network of --plain, which must have as many blocks."""
+    config, checkpoint = args.plain
+    steps = run_along_depth(read_backbone(config, checkpoint),
+                            read_image(args.image, config, args.size)[1])
+    if len(steps) != blocks:
+        raise SystemExit(f'--plain {config} has {len(steps)} blocks, but {args.config} has '
+                         f'{blocks}')
+    return steps
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    silence_logs()
     image, inputs = read_image(args.image, args.config, args.size)
     backbone = read_backbone(args.config, args.checkpoint)
     steps = run_along_depth(backbone, inputs)
     if all(step.hidden is None for step in steps):
-        raise SystemExit(f'{args.config} has no hidden state: give a config with rla=dict(...)')
+        raise SystemExit(f'{args.config} has no hidden state; give a config with rla=dict(...)')
     if args.plain:
-        plain = run_along_depth(read_backbone(*args.plain),
-                                read_image(args.image, args.plain[0], args.size)[1])
-        if len(plain) != len(steps):
-            raise SystemExit(f'--plain {args.plain[0]} has {len(plain)} blocks, '
-                             f'{args.config} has {len(steps)}')
-        without = 'without RLA'
+        plain, without = run_plain(args, len(steps)), 'without RLA'
     else:
         with hidden_state_unread(backbone):
-            plain = run_along_depth(backbone, inputs)
-        without = 'h not read'
+            plain, without = run_along_depth(backbone, inputs), 'h not read'
     draw(image, plain, steps, without, args.output)
-    print(f'drawn to {args.output}')
+    print(f'wrote {args.output}')
 
 
 if __name__ == '__main__':

@@ -1,34 +1,50 @@
-"""Print the paper's tables beside what its networks count.
+"""Print the paper's tables with the parameters and FLOPs counted for each config.
 
-    python tools/paper_tables.py                              # all, as text
+    python tools/paper_tables.py                              # all tables, as text
     python tools/paper_tables.py --tables imagenet ablation --format markdown
     python tools/paper_tables.py --format json --output tables.json
-    python tools/paper_tables.py --work-dir work_dirs         # and what your runs measured
+    python tools/paper_tables.py --work-dir work_dirs         # with the results of your runs
 
-Every network is built from its config, and its parameters and FLOPs are counted
-as the paper counts them (mmrla/paper/counts.py). Accuracies are the paper's; with
---work-dir those that runs of the configs measured stand beside them. What does
-not match is listed with the reason; the exit code is 1 if there is none.
+Each network is built from its config, and its parameters and FLOPs are counted by
+the paper's rules (mmrla/paper/counts.py). Accuracies are quoted from the paper; with
+--work-dir the accuracies of your own runs are shown next to them. Counts that differ
+from the paper are listed with the reason. The exit code is 1 if the reason of a
+difference is not known.
 """
 import argparse
 import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mmrla.paper.comparison import Figure, compare
 from mmrla.paper.counts import GIGA, MEGA
 from mmrla.paper.tables import TABLES, Table
 from mmrla.weights.writing import write_file
 
-from .common import REPO, silence
+from .logs import silence_logs
+from .paths import REPO
 
 Rows = List[Dict[str, Any]]
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        description='Print the paper\'s tables with the counts of the configs.')
+    parser.add_argument('--tables', nargs='+', choices=TABLES, default=list(TABLES),
+                        help='tables to print; default: all')
+    parser.add_argument('--format', choices=('text', 'markdown', 'json'), default='text',
+                        help='output format')
+    parser.add_argument('--output', type=Path, help='write to this file instead of the terminal')
+    parser.add_argument('--work-dir', type=Path,
+                        help='folder of your runs, with one subfolder per config')
+    return parser
+
+
 def columns_of(table: Table, rows: Rows) -> List[Tuple[str, Any]]:
-    """The columns to show: a heading, and what gives a row's cell."""
+    """Return the columns to show: a heading, and a function from a row to its cell."""
     columns = [('Model', lambda row: row['name'])]
     if not set(table.columns) & set(table.counted):
         columns += [('Params, counted', lambda row: f'{row["counts"]["parameters"] / MEGA:.2f}M'),
@@ -46,6 +62,7 @@ def columns_of(table: Table, rows: Rows) -> List[Tuple[str, Any]]:
 
 
 def counted_cell(row: Dict[str, Any], column: str) -> str:
+    """Return the count, ``quoted`` for a network of another paper."""
     if row['config'] is None:
         return 'quoted'
     figure = row['figures'].get(column)
@@ -53,32 +70,34 @@ def counted_cell(row: Dict[str, Any], column: str) -> str:
 
 
 def difference_cell(row: Dict[str, Any], column: str) -> str:
+    """Return the difference between the count and the printed figure."""
     figure = row['figures'].get(column)
     return f'{figure.difference:+.3f}' if figure else ''
 
 
 def measured_cell(row: Dict[str, Any], column: str) -> str:
+    """Return the result of the user's runs."""
     return f'{row["measured"][column]:.2f}' if column in row['measured'] else ''
 
 
 def differing(rows: Rows) -> List[Tuple[str, str, Figure]]:
-    """The counts that are not the printed digits: row, column, figure."""
+    """Return the counts that differ from the printed digits: row, column, figure."""
     return [(row['name'], column, figure) for row in rows
             for column, figure in row['figures'].items() if not figure.equal]
 
 
 def remarks(table: Table, rows: Rows) -> List[str]:
-    """A sentence for each reason why counts differ."""
+    """Return one sentence per reason for a difference."""
     by_reason: Dict[str, List[str]] = {}
     for name, column, figure in differing(rows):
         allowed = f' (within {table.tolerance}M)' if figure.within else ''
-        by_reason.setdefault(figure.note or 'no reason is known', []).append(
+        by_reason.setdefault(figure.note or 'not known', []).append(
             f'{name}: {column} {figure.paper}, counted {figure.counted}{allowed}')
-    return [f'{"; ".join(cases)}. Why: {reason}.' for reason, cases in by_reason.items()]
+    return [f'{"; ".join(cases)}. Reason: {reason}.' for reason, cases in by_reason.items()]
 
 
 def as_text(table: Table, rows: Rows) -> str:
-    """A table with aligned columns."""
+    """Format a table as text with aligned columns."""
     columns = columns_of(table, rows)
     cells = [[heading for heading, _ in columns]]
     cells += [[cell(row) for _, cell in columns] for row in rows]
@@ -90,12 +109,12 @@ def as_text(table: Table, rows: Rows) -> str:
 
 
 def as_markdown(table: Table, rows: Rows, link: str = '') -> str:
-    """A table in Markdown.
+    """Format a table in Markdown.
 
     Args:
         table: The table.
-        rows: What :func:`mmrla.paper.comparison.compare` made of it.
-        link: The way to the folder of configs; names become links to it.
+        rows: The rows that :func:`mmrla.paper.comparison.compare` returns.
+        link: Relative path of the folder of configs; names link to their configs.
     """
     columns = columns_of(table, rows)
     lines = ['| ' + ' | '.join(heading for heading, _ in columns) + ' |',
@@ -110,7 +129,7 @@ def as_markdown(table: Table, rows: Rows, link: str = '') -> str:
 
 
 def as_json(compared: Dict[str, Rows]) -> str:
-    """All tables, every figure with its count."""
+    """Format all tables as JSON, each figure with its count."""
     plain = {key: dict(title=TABLES[key].title, rows=[
         dict(row, figures={name: asdict(figure) for name, figure in row['figures'].items()})
         for row in rows]) for key, rows in compared.items()}
@@ -118,7 +137,7 @@ def as_json(compared: Dict[str, Rows]) -> str:
 
 
 def summary(compared: Dict[str, Rows]) -> str:
-    """How many counts are the printed ones."""
+    """Return how many counts agree with the paper."""
     figures = [figure for rows in compared.values() for row in rows
                for figure in row['figures'].values()]
     equal = sum(figure.equal for figure in figures)
@@ -127,13 +146,13 @@ def summary(compared: Dict[str, Rows]) -> str:
             f'the tolerance, {len(figures) - equal - within} different')
 
 
-def compare_all(keys: Sequence[str], work_dir: Path = None) -> Dict[str, Rows]:
-    """The tables of some keys, compared."""
+def compare_all(keys: Sequence[str], work_dir: Optional[Path] = None) -> Dict[str, Rows]:
+    """Compare tables, given by key, with the counts."""
     return {key: compare(TABLES[key], REPO / 'configs', work_dir) for key in keys}
 
 
 def render(compared: Dict[str, Rows], form: str) -> str:
-    """All tables in a format."""
+    """Format all tables."""
     if form == 'json':
         return as_json(compared)
     one = as_markdown if form == 'markdown' else as_text
@@ -141,17 +160,12 @@ def render(compared: Dict[str, Rows], form: str) -> str:
     return '\n\n'.join([*parts, summary(compared)]) + '\n'
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Print the paper\'s tables beside the counts.')
-    parser.add_argument('--tables', nargs='+', choices=TABLES, default=list(TABLES))
-    parser.add_argument('--format', choices=('text', 'markdown', 'json'), default='text')
-    parser.add_argument('--output', type=Path, help='a file in place of the screen')
-    parser.add_argument('--work-dir', type=Path,
-                        help='the folder of runs, a subfolder for each config')
-    args = parser.parse_args()
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     if args.work_dir and not args.work_dir.is_dir():
         raise SystemExit(f'--work-dir {args.work_dir} is not a folder')
-    silence()
+    silence_logs()
     compared = compare_all(args.tables, args.work_dir)
     text = render(compared, args.format)
     if args.output:

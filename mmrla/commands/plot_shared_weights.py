@@ -1,16 +1,16 @@
-r"""Figure 2 of the paper, from a checkpoint: how strong shared weights are.
+r"""Draw figure 2 of the paper for a checkpoint: the norms of shared weights.
 
     python tools/plot_shared_weights.py \
         configs/ablation/densenet100_shared_lag_cifar_folders.py \
         work_dirs/shared_lag/epoch_1.pth lag.png
 
-Draws the L1 norm of a DenseNet's shared 1x1 convolutions by lag or by ordinal
-number, a curve for each dense block, with the exponential that fits it best, and
-prints the norms, the fits and their R squared.
+Draws the L1 norms of the shared 1x1 convolutions of a DenseNet, by lag or by ordinal
+number, with an exponential fit for each dense block. Prints the norms, the fits and
+their R squared.
 """
 import argparse
 from pathlib import Path
-from typing import List
+from typing import List, Optional, Sequence
 
 import matplotlib
 import numpy as np
@@ -22,13 +22,24 @@ from mmrla.paper.figures import ExponentialFit, fit_exponential, shared_weight_n
 from mmrla.paper.tables import FIGURE_2_R_SQUARED  # noqa: E402
 from mmrla.weights.writing import write_file  # noqa: E402
 
-from .common import read_backbone, silence  # noqa: E402
+from .backbones import read_backbone  # noqa: E402
+from .logs import silence_logs  # noqa: E402
 
 COLOURS = ('tab:blue', 'tab:orange', 'tab:green')
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        description='Plot the norms of the shared weights of a DenseNet.')
+    parser.add_argument('config', help='config of a CifarDenseNet with sharing')
+    parser.add_argument('checkpoint', help='weights of the network')
+    parser.add_argument('output', type=Path, help='.png file to write')
+    return parser
+
+
 def draw(norms: List[np.ndarray], fits: List[ExponentialFit], sharing: str, path: Path) -> None:
-    """The norms as points, the fits as lines."""
+    """Draw the norms as points and the fits as lines."""
     figure, axes = plt.subplots(figsize=(6, 3.6), layout='constrained')
     for i, (values, fit, colour) in enumerate(zip(norms, fits, COLOURS, strict=True)):
         x = np.arange(1, len(values) + 1)
@@ -46,24 +57,21 @@ def draw(norms: List[np.ndarray], fits: List[ExponentialFit], sharing: str, path
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Plot a DenseNet\'s shared weights.')
-    parser.add_argument('config')
-    parser.add_argument('checkpoint')
-    parser.add_argument('output', type=Path, help='the picture, a .png')
-    args = parser.parse_args()
-    silence()
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
+    silence_logs()
     backbone = read_backbone(args.config, args.checkpoint)
     norms = shared_weight_norms(backbone)
     sharing = 'lag' if backbone.blocks[0].shared.by_lag else 'ordinal'
     fits = [fit_exponential(values) for values in norms]
     for i, (values, fit) in enumerate(zip(norms, fits, strict=True)):
         print(f'dense block {i + 1}: {fit.scale:.1f} exp({-fit.rate:+.3f} {sharing}), '
-              f'R squared {fit.r_squared:.2f} (the paper\'s, after 300 epochs: '
+              f'R squared {fit.r_squared:.2f} (paper, after 300 epochs: '
               f'{FIGURE_2_R_SQUARED[sharing][i]:.2f})')
         print('  L1 norms: ' + ' '.join(f'{value:.1f}' for value in values))
     draw(norms, fits, sharing, args.output)
-    print(f'drawn to {args.output}')
+    print(f'wrote {args.output}')
 
 
 if __name__ == '__main__':

@@ -1,28 +1,32 @@
-"""Evaluate a detector or a classifier: `python tools/test.py CONFIG CHECKPOINT`.
+"""Evaluate a detector or a classifier: ``python tools/test.py CONFIG CHECKPOINT``.
 
-The arguments are those of mmdet's tools/test.py.
+The arguments are those of mmdet's tools/test.py, plus --fuse.
 """
 import argparse
 from copy import deepcopy
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Sequence
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import METRICS
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.evaluation.annotations import check_annotation_files
 from mmrla.models.lean.fuse import fuse
 
-from .common import base_parser, build_runner, clear_errors, load_config
+from .arguments import runner_parser
+from .configs import read_runner_config
+from .errors import clear_errors
+from .runner import build_runner
 
 
 class Task(NamedTuple):
-    """What mmdet and mmpretrain call differently.
+    """Names that differ between mmdet and mmpretrain.
 
     Attributes:
-        drawing: The switch of the visualization hook.
-        drawing_dir: Its folder.
-        dump: The metric that writes the predictions to a file.
-        tta_model: The model that merges the predictions of flipped images.
+        drawing: Argument of the visualization hook that enables it.
+        drawing_dir: Argument of the visualization hook for its folder.
+        dump: Metric that writes the predictions to a file.
+        tta_model: Model that merges the predictions for flipped images.
     """
     drawing: str
     drawing_dir: str
@@ -39,24 +43,34 @@ TASKS = dict(
         'enable', 'out_dir', 'DumpResults', dict(type='mmpretrain.AverageClsScoreTTA')))
 
 
-def parse_args() -> argparse.Namespace:
-    parser = base_parser('Evaluate a detector or a classifier.')
-    parser.add_argument('checkpoint', help='the weights to evaluate')
-    parser.add_argument('--out', help='a .pkl file for the predictions')
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = runner_parser('Evaluate a detector or a classifier.')
+    parser.add_argument('checkpoint', help='weights to evaluate')
+    parser.add_argument('--out', help='write the predictions to this .pkl file')
     parser.add_argument('--show', action='store_true', help='show each prediction in a window')
-    parser.add_argument('--show-dir', help='draw the predictions into work_dir/TIMESTAMP/SHOW_DIR')
-    parser.add_argument('--wait-time', type=float, default=2, help='seconds a window stays')
-    parser.add_argument('--fuse', action='store_true',
-                        help='evaluate the form for inference, see mmrla.models.lean.fuse.fuse')
-    parser.add_argument('--tta', action='store_true', help='test-time augmentation by flips')
-    args = parser.parse_args()
+    parser.add_argument('--show-dir',
+                        help='draw the predictions into work_dir/TIMESTAMP/SHOW_DIR')
+    parser.add_argument('--wait-time', type=float, default=2,
+                        help='seconds between two windows of --show')
+    parser.add_argument(
+        '--fuse', action='store_true',
+        help='fold norms into convolutions before the evaluation (mmrla.models.lean.fuse)')
+    parser.add_argument('--tta', action='store_true', help='test-time augmentation with flips')
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if args.out and not args.out.endswith(('.pkl', '.pickle')):
         parser.error(f'--out {args.out} must end in .pkl or .pickle')
     return args
 
 
 def draw_predictions(cfg: Config, task: Task, args: argparse.Namespace) -> None:
-    """Turn the visualization hook on."""
+    """Enable the visualization hook."""
     hook = cfg.default_hooks.get('visualization')
     if hook is None:
         raise SystemExit(f'--show and --show-dir need default_hooks.visualization in {args.config}')
@@ -77,24 +91,31 @@ def augment(cfg: Config, task: Task) -> None:
     cfg.model = ConfigDict(**cfg.get('tta_model', task.tta_model), module=cfg.model)
 
 
-def main() -> None:
-    args = parse_args()
-    cfg = load_config(args)
+def evaluate(cfg: Config, task: Task, args: argparse.Namespace) -> None:
+    """Build the runner and test."""
+    check_annotation_files(cfg, 'test_evaluator')
+    runner = build_runner(cfg)
+    if args.out:
+        runner.test_evaluator.metrics.append(
+            METRICS.build(dict(type=task.dump, out_file_path=args.out)))
+    if args.fuse:
+        runner.load_or_resume()
+        fuse(runner.model)
+    runner.test()
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
+    cfg = read_runner_config(args)
     cfg.load_from = args.checkpoint
     task = TASKS[cfg.get('default_scope', 'mmdet')]
     if args.show or args.show_dir:
         draw_predictions(cfg, task, args)
     if args.tta:
         augment(cfg, task)
-    runner = build_runner(cfg)
-    if args.out:
-        runner.test_evaluator.metrics.append(
-            METRICS.build(dict(type=task.dump, out_file_path=args.out)))
     with clear_errors():
-        if args.fuse:
-            runner.load_or_resume()
-            fuse(runner.model)
-        runner.test()
+        evaluate(cfg, task, args)
 
 
 if __name__ == '__main__':

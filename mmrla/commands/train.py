@@ -1,49 +1,55 @@
-"""Train a detector or a classifier: `python tools/train.py CONFIG`.
+"""Train a detector or a classifier: ``python tools/train.py CONFIG``.
 
-The arguments are those of mmdet's tools/train.py, and --pretrained.
+The arguments are those of mmdet's tools/train.py, plus --pretrained.
 """
 import argparse
 import os
+from typing import Optional, Sequence
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.evaluation.annotations import check_annotation_files
 
-from .common import base_parser, build_runner, clear_errors, load_config
+from .arguments import runner_parser
+from .configs import read_runner_config
+from .errors import clear_errors
+from .runner import build_runner
 
 
-def parse_args() -> argparse.Namespace:
-    parser = base_parser('Train a detector or a classifier.')
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = runner_parser('Train a detector or a classifier.')
     parser.add_argument(
         '--pretrained', metavar='CHECKPOINT',
-        help='weights that the backbone starts from, an RLA network\'s or a plain one\'s: a path, '
-        'a URL or torchvision://resnet50; short for model.backbone.init_cfg in the config')
+        help='initial weights of the backbone, from an RLA network or a plain one: a path, a URL '
+        'or torchvision://resnet50; short for model.backbone.init_cfg in the config')
+    parser.add_argument(
+        '--from-scratch', action='store_true',
+        help='train all layers from random values: no pretrained weights, nothing frozen, norms '
+        'that learn')
     parser.add_argument('--amp', action='store_true', help='train with mixed precision')
     parser.add_argument(
         '--auto-scale-lr', action='store_true',
-        help='scale the learning rate by the batch; mmrla\'s own configs always do')
+        help='scale the learning rate with the total batch size; the configs of mmrla enable this')
     parser.add_argument(
         '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-        help='go on from a checkpoint; without a path, from the newest one in the work dir that '
-        'can be read')
-    return parser.parse_args()
+        help='resume from a checkpoint; without a path, from the newest readable checkpoint in '
+        'the work dir')
+    return parser
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write the arguments of training into the config."""
     if args.pretrained:
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
+    if args.from_scratch:
+        start_from_scratch(cfg.model.backbone)
     if args.amp:
-        if get_device() == 'cpu':  # where half precision is slower, and mmengine refuses it
-            raise SystemExit('--amp needs a GPU; leave it out to train in float32')
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+        enable_mixed_precision(cfg)
     if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise SystemExit(
-                f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {args.config}')
-        cfg.auto_scale_lr.enable = True
+        enable_lr_scaling(cfg, args.config)
     if args.resume not in (None, 'auto'):
         cfg.resume = 'restart' if is_restarted() else True
         cfg.load_from = args.resume
@@ -51,16 +57,57 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
         cfg.resume = 'auto'
 
 
+def start_from_scratch(backbone: ConfigDict) -> None:
+    """Train every layer of a backbone from random values."""
+    if 'backbone' in backbone:  # WithRLA: the settings are those of the network inside
+        backbone.pop('init_cfg', None)
+        unfreeze(backbone.backbone)
+        return
+    backbone.update(init_cfg=None, frozen_stages=-1, norm_eval=False)
+    backbone.setdefault('norm_cfg', dict(type='BN')).update(requires_grad=True)
+
+
+def unfreeze(network: ConfigDict) -> None:
+    """Remove the weights of a network of any class, and turn off the freezing that it sets."""
+    for key in ('init_cfg', 'pretrained'):
+        network.pop(key, None)
+    for key, value in dict(frozen_stages=-1, norm_eval=False).items():
+        if key in network:
+            network[key] = value
+    if network.get('norm_cfg'):
+        network.norm_cfg.update(requires_grad=True)
+
+
+def enable_mixed_precision(cfg: Config) -> None:
+    """Train with mixed precision, which mmengine supports on accelerators only."""
+    if get_device() == 'cpu':
+        raise SystemExit('--amp needs a GPU; train in float32 without --amp')
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+def enable_lr_scaling(cfg: Config, name: str) -> None:
+    """Scale the learning rate with the total batch size."""
+    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+        raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {name}')
+    cfg.auto_scale_lr.enable = True
+
+
 def is_restarted() -> bool:
-    """Whether torchrun started this anew after a failure (MAX_RESTARTS)."""
+    """Return whether torchrun restarted this process after a failure (MAX_RESTARTS)."""
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) > 0
 
 
-def main() -> None:
-    args = parse_args()
-    cfg = load_config(args)
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.pretrained and args.from_scratch:
+        parser.error('--pretrained and --from-scratch exclude each other')
+    cfg = read_runner_config(args)
     apply_arguments(cfg, args)
     with clear_errors():
+        check_annotation_files(cfg, 'val_evaluator')
         build_runner(cfg).train()
 
 

@@ -1,4 +1,4 @@
-"""Data sets; importing this package registers them in MMEngine's registries."""
+"""Data sets and their checks; importing this package registers the data sets."""
 from .folders import CheckLabelsHook, ClassFolders, LoadNamedImage, SkippedImagesHook
 from .shapes import CLASSES, make_class_folders, make_shapes
 

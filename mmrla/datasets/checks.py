@@ -1,4 +1,4 @@
-"""What is wrong with a data set: every image read, every annotation looked at."""
+"""Checks that read every image and every annotation of a data set."""
 import json
 import math
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ import numpy as np
 from .errors import DataError, reason
 from .folders import IMAGE_SUFFIXES
 
-# What training survives, though it is hardly meant: reported, no failure.
+# Training works with these problems: they are reported, but they are not failures.
 HARMLESS = ('unused category', 'image without annotations', 'box partly outside')
 
 
@@ -20,46 +20,50 @@ class ImageJob(NamedTuple):
     """An image to read.
 
     Attributes:
-        path: The file.
-        size: (width, height) that the annotations give; None if they give none.
+        path: Path of the file.
+        size: (width, height) in the annotations, or None.
     """
     path: str
     size: Optional[Tuple[int, int]]
 
 
 class Report:
-    """What was found, counted by kind, with a few examples of each."""
+    """The problems that were found, counted by kind, with a few examples of each.
+
+    Args:
+        examples: Number of examples to keep of each kind.
+    """
 
     def __init__(self, examples: int = 5) -> None:
         self.examples = examples
         self.counts: Counter = Counter()
         self.found: Dict[str, List[str]] = defaultdict(list)
-        self.looked_at: Counter = Counter()
+        self.checked: Counter = Counter()
 
     def add(self, kind: str, example: str) -> None:
-        """Note something that is wrong."""
+        """Add a problem."""
         self.counts[kind] += 1
         if len(self.found[kind]) < self.examples:
             self.found[kind].append(example)
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing was found that harms a training."""
+        """Whether no problem was found that affects training."""
         return not any(kind not in HARMLESS for kind in self.counts)
 
     def lines(self) -> Iterator[str]:
-        """The report for people."""
-        yield 'looked at ' + ', '.join(f'{n} {what}' for what, n in self.looked_at.items())
+        """Yield the lines of the report."""
+        yield 'checked ' + ', '.join(f'{n} {what}' for what, n in self.checked.items())
         for kind, count in self.counts.most_common():
             yield f'{count} x {kind}{" (harmless)" if kind in HARMLESS else ""}'
             yield from (f'    {example}' for example in self.found[kind])
             if count > len(self.found[kind]):
                 yield f'    ... and {count - len(self.found[kind])} more'
-        yield 'nothing is wrong' if self.is_fine else 'something is wrong'
+        yield 'no problems found' if self.is_fine else 'problems found'
 
 
 def read_annotations(path: Path) -> Dict[str, List[dict]]:
-    """Read a COCO-format file, whatever it holds.
+    """Read a file in COCO format; any other content raises a ``DataError``.
 
     Returns:
         dict: ``images``, ``annotations`` and ``categories``.
@@ -71,8 +75,8 @@ def read_annotations(path: Path) -> Dict[str, List[dict]]:
     except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise DataError(f'annotations {path} cannot be read as JSON ({reason(error)})') from error
     if not isinstance(content, dict):
-        raise DataError(f'annotations {path} hold a {type(content).__name__}, not an object with '
-                        'images, annotations and categories')
+        raise DataError(f'annotations {path} contain a {type(content).__name__} instead of an '
+                        'object with images, annotations and categories')
     for key in ('images', 'annotations', 'categories'):
         if not isinstance(content.get(key), list):
             raise DataError(f'annotations {path} have no list of {key}')
@@ -81,41 +85,58 @@ def read_annotations(path: Path) -> Dict[str, List[dict]]:
 
 def check_coco(report: Report, path: Path, image_folder: Path,
                num_classes: Optional[int] = None) -> List[ImageJob]:
-    """Look at the annotations of a COCO-format set.
+    """Check the annotations of a data set in COCO format.
 
     Args:
-        report: What is wrong is added to it.
+        report: Problems are added to it.
         path: The annotation file.
-        image_folder: Where its images are.
-        num_classes: How many classes the model has.
+        image_folder: Folder of the images.
+        num_classes: Number of classes of the model.
 
     Returns:
-        list[ImageJob]: The images, still to be read.
+        list[ImageJob]: The images, for :func:`check_images`.
     """
     content = read_annotations(path)
     images = _by_id(report, path, content['images'], 'image')
     categories = _by_id(report, path, content['categories'], 'category')
     annotations = _by_id(report, path, content['annotations'], 'annotation')
-    report.looked_at['images'] += len(images)
-    report.looked_at['annotations'] += len(annotations)
-    used, annotated = set(), set()
+    report.checked['images'] += len(images)
+    report.checked['annotations'] += len(annotations)
+    placed = []  # the annotations of images that the file lists
     for key, annotation in annotations.items():
         image = images.get(_hashable(annotation.get('image_id')))
         where = f'{path}: annotation {key}'
         if image is None:
             report.add('annotation of an unknown image',
                        f'{where} has image_id {annotation.get("image_id")!r}')
-            continue
-        annotated.add(_hashable(annotation.get('image_id')))
-        where += f' of {image.get("file_name")}'
-        category = _hashable(annotation.get('category_id'))
-        used.add(category)
-        if category not in categories:
-            report.add('unknown category', f'{where} has category_id {category!r}')
-        _check_box(report, where, annotation, image)
-        _check_segmentation(report, where, annotation.get('segmentation'), image)
+        else:
+            placed.append(annotation)
+            where += f' of {image.get("file_name")}'
+            _check_annotation(report, where, annotation, image, categories)
+    _check_unannotated(report, path, images, placed)
+    _check_categories(report, path, categories, placed, num_classes)
+    return _image_jobs(report, path, images, image_folder)
+
+
+def _check_annotation(report: Report, where: str, annotation: dict, image: dict,
+                      categories: Dict[Any, dict]) -> None:
+    category = _hashable(annotation.get('category_id'))
+    if category not in categories:
+        report.add('unknown category', f'{where} has category_id {category!r}')
+    _check_box(report, where, annotation, image)
+    _check_segmentation(report, where, annotation.get('segmentation'), image)
+
+
+def _check_unannotated(report: Report, path: Path, images: Dict[Any, dict],
+                       annotations: List[dict]) -> None:
+    annotated = {_hashable(annotation.get('image_id')) for annotation in annotations}
     for key in images.keys() - annotated:
         report.add('image without annotations', f'{path}: {images[key].get("file_name")}')
+
+
+def _check_categories(report: Report, path: Path, categories: Dict[Any, dict],
+                      annotations: List[dict], num_classes: Optional[int]) -> None:
+    used = {_hashable(annotation.get('category_id')) for annotation in annotations}
     for key in categories.keys() - used:
         report.add('unused category', f'{path}: {categories[key].get("name")!r} (id {key})')
     names = Counter(str(category.get('name')) for category in categories.values())
@@ -124,8 +145,8 @@ def check_coco(report: Report, path: Path, image_folder: Path,
             report.add('duplicate category name', f'{path}: {name!r}, {count} times')
     if num_classes is not None and num_classes != len(categories):
         report.add('num_classes does not fit',
-                   f'{path} has {len(categories)} categories, the model num_classes={num_classes}')
-    return _image_jobs(report, path, images, image_folder)
+                   f'{path} has {len(categories)} categories, but the model has '
+                   f'num_classes={num_classes}')
 
 
 def _hashable(value: Any) -> Any:
@@ -133,11 +154,11 @@ def _hashable(value: Any) -> Any:
 
 
 def _by_id(report: Report, path: Path, entries: List[Any], what: str) -> Dict[Any, dict]:
-    """The entries by their ids; what has none, or one that was there before, is reported."""
+    """Return the entries by id; a missing or repeated id is reported."""
     found: Dict[Any, dict] = {}
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or 'id' not in entry:
-            report.add(f'{what} without an id', f'{path}: number {number}: {str(entry)[:80]}')
+            report.add(f'{what} without an id', f'{path}: entry {number}: {str(entry)[:80]}')
             continue
         key = _hashable(entry['id'])
         if key in found:
@@ -147,14 +168,14 @@ def _by_id(report: Report, path: Path, entries: List[Any], what: str) -> Dict[An
 
 
 def _numbers(values: Any, count: Optional[int] = None) -> Optional[List[float]]:
-    """Values as floats, if they are a list of (so many) numbers."""
+    """Return values as floats, or None if they are not a list of ``count`` numbers."""
     if not isinstance(values, (list, tuple)) or count not in (None, len(values)):
         return None
     if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
         return None
     try:
         return [float(value) for value in values]
-    except OverflowError:  # an integer of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return None
 
 
@@ -175,21 +196,22 @@ def _check_box(report: Report, where: str, annotation: dict, image: dict) -> Non
         return
     x, y, width, height = box
     if width <= 0 or height <= 0:
-        report.add('box of no area', f'{where}: {box}')
+        report.add('box without area', f'{where}: {box}')
     area = _numbers([annotation.get('area')])
     if area is None or not area[0] > 0:
         report.add('area that is not positive', f'{where}: area {annotation.get("area")!r}')
     size = _size(image)
     if size is None:
         return
+    example = f'{where}: {box}, the image size is {size[0]}x{size[1]}'
     if x + width <= 0 or y + height <= 0 or x >= size[0] or y >= size[1]:
-        report.add('box outside the image', f'{where}: {box}, the image is {size[0]}x{size[1]}')
+        report.add('box outside the image', example)
     elif x < -1 or y < -1 or x + width > size[0] + 1 or y + height > size[1] + 1:
-        report.add('box partly outside', f'{where}: {box}, the image is {size[0]}x{size[1]}')
+        report.add('box partly outside', example)
 
 
 def _check_segmentation(report: Report, where: str, segmentation: Any, image: dict) -> None:
-    """A list of polygons, or run lengths."""
+    """Check a list of polygons, or a run-length encoding."""
     if segmentation in (None, []):
         return
     if isinstance(segmentation, dict):
@@ -197,7 +219,8 @@ def _check_segmentation(report: Report, where: str, segmentation: Any, image: di
     elif isinstance(segmentation, list):
         problem = next(filter(None, map(_polygon_problem, segmentation)), None)
     else:
-        problem = f'a {type(segmentation).__name__}, neither polygons nor run lengths'
+        problem = (f'{type(segmentation).__name__} instead of a list of polygons or a run-length '
+                   'encoding')
     if problem:
         report.add('broken polygon or mask', f'{where}: {problem}')
 
@@ -205,9 +228,9 @@ def _check_segmentation(report: Report, where: str, segmentation: Any, image: di
 def _polygon_problem(polygon: Any) -> Optional[str]:
     points = _numbers(polygon)
     if points is None:
-        return f'a polygon that is no list of numbers: {str(polygon)[:60]}'
+        return f'a polygon that is not a list of numbers: {str(polygon)[:60]}'
     if len(points) < 6 or len(points) % 2:
-        return f'a polygon of {len(points)} numbers; it takes 6 or more, x and y in turn'
+        return f'a polygon of {len(points)} numbers; x and y of at least 3 points are needed'
     if not all(map(math.isfinite, points)):
         return 'a polygon with NaN or infinity'
     return None
@@ -216,15 +239,15 @@ def _polygon_problem(polygon: Any) -> Optional[str]:
 def _run_length_problem(mask: dict, image: dict) -> Optional[str]:
     size, counts = _numbers(mask.get('size'), 2), mask.get('counts')
     if size is None:
-        return 'run lengths without a size'
+        return 'a run-length encoding without a size'
     if _size(image) and (int(size[1]), int(size[0])) != _size(image):
-        return f'run lengths for {size[1]:g}x{size[0]:g}, the image is {_size(image)}'
+        return f'run lengths for {size[1]:g}x{size[0]:g}, but the image size is {_size(image)}'
     if isinstance(counts, list):
         runs = _numbers(counts)
         if runs is None or any(not run >= 0 for run in runs) or sum(runs) != size[0] * size[1]:
-            return 'run lengths that do not add up to the image'
+            return 'run lengths whose sum is not the image area'
     elif not isinstance(counts, str):
-        return 'run lengths without counts'
+        return 'a run-length encoding without counts'
     return None
 
 
@@ -238,7 +261,7 @@ def _image_jobs(report: Report, path: Path, images: Dict[Any, dict],
             continue
         seen[name] += 1
         if seen[name] == 2:
-            report.add('file of two images', f'{path}: {name}')
+            report.add('file listed for two images', f'{path}: {name}')
         if _size(image) is None:
             report.add('image without a size', f'{path}: {name}: width {image.get("width")!r}, '
                        f'height {image.get("height")!r}')
@@ -248,22 +271,23 @@ def _image_jobs(report: Report, path: Path, images: Dict[Any, dict],
 
 def check_folders(report: Report, root: Path, num_classes: Optional[int] = None
                   ) -> List[ImageJob]:
-    """Look at class folders, as ImageNet's.
+    """Check class folders, laid out like ImageNet.
 
     Args:
-        report: What is wrong is added to it.
+        report: Problems are added to it.
         root: The folder of the class folders.
-        num_classes: How many classes the model has.
+        num_classes: Number of classes of the model.
 
     Returns:
-        list[ImageJob]: The images, still to be read.
+        list[ImageJob]: The images, for :func:`check_images`.
     """
     if not root.is_dir():
         raise DataError(f'{root} is not a folder')
     classes = sorted(path for path in root.iterdir() if path.is_dir())
     if num_classes is not None and num_classes != len(classes):
         report.add('num_classes does not fit',
-                   f'{root} has {len(classes)} class folders, the model num_classes={num_classes}')
+                   f'{root} has {len(classes)} class folders, but the model has '
+                   f'num_classes={num_classes}')
     jobs = []
     for folder in classes:
         images = [path for path in sorted(folder.rglob('*'))
@@ -271,13 +295,13 @@ def check_folders(report: Report, root: Path, num_classes: Optional[int] = None
         if not images:
             report.add('class without images', str(folder))
         jobs += [ImageJob(str(path), None) for path in images]
-    report.looked_at['images'] += len(jobs)
-    report.looked_at['classes'] += len(classes)
+    report.checked['images'] += len(jobs)
+    report.checked['classes'] += len(classes)
     return jobs
 
 
 def image_problem(job: ImageJob) -> Optional[Tuple[str, str]]:
-    """Read an image; what is wrong with it, as a kind and an example."""
+    """Read an image and return its problem as a kind and an example, or None."""
     try:
         content = Path(job.path).read_bytes()
     except FileNotFoundError:
@@ -289,18 +313,18 @@ def image_problem(job: ImageJob) -> Optional[Tuple[str, str]]:
     except cv2.error as error:
         return 'unreadable image', f'{job.path} ({reason(error)})'
     if image is None:
-        return 'unreadable image', f'{job.path} ({len(content)} bytes, no image)'
-    if _is_cut_short(content):
-        return 'image that is cut short', job.path
+        return 'unreadable image', f'{job.path} ({len(content)} bytes, not an image)'
+    if _is_truncated(content):
+        return 'truncated image', job.path
     found = image.shape[1], image.shape[0]
     if job.size is not None and job.size != found:
-        return 'wrong size', (f'{job.path} is {found[0]}x{found[1]}, the annotations say '
+        return 'wrong size', (f'{job.path} is {found[0]}x{found[1]}, in the annotations it is '
                               f'{job.size[0]}x{job.size[1]}')
     return None
 
 
-def _is_cut_short(content: bytes) -> bool:
-    """Whether the end of a JPEG or PNG is missing, which decoders paint grey."""
+def _is_truncated(content: bytes) -> bool:
+    """Return whether the end of a JPEG or PNG is missing; decoders fill it with grey."""
     if content.startswith(b'\xff\xd8'):
         return b'\xff\xd9' not in content[-512:]
     if content.startswith(b'\x89PNG'):
@@ -310,13 +334,13 @@ def _is_cut_short(content: bytes) -> bool:
 
 def check_images(report: Report, jobs: List[ImageJob], workers: int,
                  progress: Callable[[Iterable], Iterable] = iter) -> None:
-    """Read images, several at a time.
+    """Read images in parallel.
 
     Args:
-        report: What is wrong is added to it.
+        report: Problems are added to it.
         jobs: The images.
-        workers: How many processes read; 0 reads in this one.
-        progress: Wraps the iterator, to show how far it is.
+        workers: Number of processes that read; 0 reads in this process.
+        progress: Wraps the iterator to show the progress.
     """
     if workers == 0:
         problems = map(image_problem, jobs)
@@ -333,7 +357,7 @@ def _add_all(report: Report, problems: Iterable[Optional[Tuple[str, str]]]) -> N
 
 
 def check_overlap(report: Report, first: List[ImageJob], second: List[ImageJob]) -> None:
-    """Report images that are in both of two sets, by name and size or by content."""
+    """Report images that two data sets have in common, by content."""
     by_size: Dict[int, List[Path]] = defaultdict(list)
     for job in first:
         path = Path(job.path)

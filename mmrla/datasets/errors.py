@@ -1,17 +1,20 @@
 """Errors of data that name the file."""
-from typing import Any, Callable, List, Sequence
+import contextlib
+import traceback
+from typing import Any, Iterator, List, Optional, Sequence
 
+from mmengine.dataset import BaseDataset
 from torch.utils.data import DataLoader, Dataset
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message names the file and the reason."""
+    """Data cannot be used. The message names the file and the reason."""
 
 
 class NamedItems:
-    """Load the samples of a batch; whatever goes wrong names the image.
+    """Load the samples of a batch; an error names the image.
 
-    torch asks a data set for a whole batch under the name ``__getitems__``.
+    torch loads a whole batch through the method ``__getitems__`` of a data set.
 
     Args:
         dataset: The data set.
@@ -35,8 +38,8 @@ class NamedItems:
                             'tools/check_dataset.py finds all such files') from error
 
 
-def name_errors(loader: DataLoader) -> None:
-    """Let whatever a loader cannot load be named."""
+def name_item_errors(loader: DataLoader) -> None:
+    """Let the errors of a loader name the image."""
     if not hasattr(loader.dataset, '__getitems__'):
         loader.dataset.__getitems__ = NamedItems(loader.dataset)
 
@@ -44,7 +47,7 @@ def name_errors(loader: DataLoader) -> None:
 def _name(dataset: Dataset, index: int) -> str:
     try:
         return f'image {dataset.get_data_info(index)["img_path"]}'
-    except Exception:  # a data set of another kind
+    except Exception:  # another kind of data set
         return f'sample {index} of {type(dataset).__name__}'
 
 
@@ -54,16 +57,34 @@ def reason(error: Exception) -> str:
     return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
 
 
-def named_full_init(full_init: Callable, dataset: Any) -> None:
-    """A data set's ``full_init``, whose every error names the annotation file."""
+@contextlib.contextmanager
+def name_annotation_errors() -> Iterator[None]:
+    """Let the errors of reading annotations name the annotation file.
+
+    mmengine, mmdet and pycocotools raise whatever they meet first: a KeyError for a
+    key, a JSONDecodeError for a line.
+    """
     try:
-        full_init(dataset)
+        yield
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # any content of a file ends here
+    except Exception as error:  # annotation files can contain anything
+        dataset = _failed_dataset(error)
+        if dataset is None:
+            raise
         place = getattr(dataset, 'ann_file', '') or getattr(dataset, 'data_root', '')
         if isinstance(error, FileNotFoundError):
             raise DataError(f'{error.filename or place} does not exist; '
                             'set data_root and ann_file of the data set') from error
         raise DataError(f'annotations {place} cannot be used ({reason(error)}); '
                         'tools/check_dataset.py says what is wrong') from error
+
+
+def _failed_dataset(error: Exception) -> Optional[BaseDataset]:
+    """The data set whose ``full_init`` raised an error; None if none did."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get('self')
+        if frame.f_code.co_name == 'full_init' and isinstance(owner, BaseDataset):
+            found = owner
+    return found

@@ -1,4 +1,4 @@
-"""Classification data in class folders, checked when it is read."""
+"""Classification data in class folders, with checks while it is read."""
 import logging
 import multiprocessing
 from pathlib import Path
@@ -17,20 +17,21 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.tif', '.ti
 
 @DATASETS.register_module()
 class ClassFolders(BaseDataset):
-    """Images in a folder a class: ``data_root/{class}/{image}``.
+    """Images in one folder per class: ``data_root/{class}/{image}``.
 
     Args:
         data_root: The folder of the class folders.
-        classes: The classes in the order of their labels. By default the
-            folders' names, sorted. Where given, a folder of another name and a
-            class without images are errors: both would shift every label.
-        **kwargs: As for mmengine's ``BaseDataset``.
+        classes: The classes in the order of their labels. The default is the
+            sorted folder names. If classes are given, a folder with another
+            name and a class without a folder are errors, because they would
+            shift the labels.
+        **kwargs: Arguments of mmengine's ``BaseDataset``.
     """
 
     def __init__(self, data_root: str, classes: Sequence[str] = (), **kwargs) -> None:
         root = Path(data_root)
         if not root.is_dir():
-            raise FileNotFoundError(f'data_root {data_root} is not a folder')
+            raise DataError(f'data_root {data_root} is not a folder')
         found = sorted(path.name for path in root.iterdir() if path.is_dir())
         self._check_classes(root, found, classes)
         super().__init__(data_root=data_root,
@@ -39,20 +40,20 @@ class ClassFolders(BaseDataset):
     @staticmethod
     def _check_classes(root: Path, found: List[str], classes: Sequence[str]) -> None:
         if not found:
-            raise ValueError(f'{root} has no class folders')
+            raise DataError(f'{root} has no class folders')
         for name in found:
             if classes and name not in classes:
-                raise ValueError(f'{root / name} is no class folder; the classes are: '
-                                 f'{", ".join(classes)}')
+                raise DataError(f'{root / name} is not a class folder; the classes are: '
+                                f'{", ".join(classes)}')
         for name in classes:
             if name not in found:
-                raise ValueError(f'{root / name} is missing: class {name!r} has no folder')
+                raise DataError(f'{root / name} is missing: class {name!r} has no folder')
 
     def load_data_list(self) -> List[Dict]:
-        """The images, by class and name.
+        """List the images by class and name.
 
         Returns:
-            list[dict]: ``img_path`` and ``gt_label`` of each.
+            list[dict]: ``img_path`` and ``gt_label`` of each image.
         """
         data = []
         for label, name in enumerate(self.metainfo['classes']):
@@ -60,25 +61,25 @@ class ClassFolders(BaseDataset):
             images = sorted(path for path in folder.iterdir()
                             if path.suffix.lower() in IMAGE_SUFFIXES)
             if not images:
-                raise ValueError(f'{folder} has no images ({", ".join(IMAGE_SUFFIXES)})')
+                raise DataError(f'{folder} has no images ({", ".join(IMAGE_SUFFIXES)})')
             data += [dict(img_path=str(path), gt_label=label) for path in images]
         return data
 
 
-# How many images were skipped, by all the loaders' workers together.
+# Number of skipped images, shared by all workers of the data loaders.
 _SKIPPED = multiprocessing.Value('l', 0)
 
 
 @TRANSFORMS.register_module()
 class LoadNamedImage(LoadImageFromFile):
-    """mmcv's ``LoadImageFromFile``, whose every error names the file.
+    """``LoadImageFromFile`` of mmcv with errors that name the file.
 
     Args:
-        *args: As for mmcv's ``LoadImageFromFile``.
-        skip_damaged: Leave an image out that cannot be read, and count it
-            (:class:`SkippedImagesHook`); another one takes its place. By
-            default it stops the run.
-        **kwargs: As for mmcv's ``LoadImageFromFile``.
+        *args: Arguments of mmcv's ``LoadImageFromFile``.
+        skip_damaged: Skip an image that cannot be read, and count it
+            (:class:`SkippedImagesHook`); the data set loads another image
+            instead. By default the run stops.
+        **kwargs: Arguments of mmcv's ``LoadImageFromFile``.
     """
 
     def __init__(self, *args, skip_damaged: bool = False, **kwargs) -> None:
@@ -89,7 +90,7 @@ class LoadNamedImage(LoadImageFromFile):
         """Load ``results['img_path']`` into ``results['img']``, (H, W, 3)."""
         try:
             return super().transform(results)
-        except Exception as error:  # decoders raise nearly anything
+        except Exception as error:  # decoders raise many types
             message = f'image {results["img_path"]} cannot be read: {reason(error)}'
             if not self.skip_damaged:
                 raise DataError(message) from error
@@ -101,23 +102,24 @@ class LoadNamedImage(LoadImageFromFile):
 
 @HOOKS.register_module()
 class SkippedImagesHook(Hook):
-    """Say after every epoch how often ``LoadNamedImage`` skipped an image."""
+    """Log after every epoch how many images ``LoadNamedImage`` has skipped."""
 
     def after_train_epoch(self, runner) -> None:
-        """Log the count, if there is any."""
+        """Log the count if it is not zero."""
         if _SKIPPED.value:
-            runner.logger.warning(f'{_SKIPPED.value} damaged images were skipped so far')
+            runner.logger.warning(f'{_SKIPPED.value} damaged images have been skipped so far')
 
 
 @HOOKS.register_module()
 class CheckLabelsHook(Hook):
-    """Stop on a label that the classifier has no class for, naming the image.
+    """Stop if a label is outside the classes of the classifier, and name the image.
 
-    Without it the loss fails with an index and no name, on a GPU with less.
+    Without this check the loss raises an index error that does not name the
+    image; on a GPU it is a device-side assertion.
     """
 
     def before_train(self, runner) -> None:
-        """Find out how many classes the classifier has."""
+        """Read the number of classes of the classifier."""
         model = runner.model.module if hasattr(runner.model, 'module') else runner.model
         self.num_classes = model.head.num_classes
 
@@ -127,6 +129,6 @@ class CheckLabelsHook(Hook):
             for label in sample.gt_label.tolist():
                 if not 0 <= label < self.num_classes:
                     name = sample.get('img_path', f'number {sample.get("sample_idx")}')
-                    raise ValueError(f'image {name} has label {label}, but the head has '
-                                     f'num_classes={self.num_classes} (0 to '
-                                     f'{self.num_classes - 1})')
+                    raise DataError(f'image {name} has label {label}, but the head has '
+                                    f'num_classes={self.num_classes} (labels 0 to '
+                                    f'{self.num_classes - 1})')

@@ -1,13 +1,12 @@
-"""A small detection, segmentation and classification set that needs no download.
+"""Small data sets for detection, segmentation and classification without a download.
 
-Shapes of six classes, of many sizes and shades, turned and overlapping, lie on
-a textured ground with clutter that is nobody's class. The detection set is laid
-out and annotated like COCO: where one shape hides a part of another the
-annotation has the visible part; some images hold a crowd (many small shapes
-under one run-length mask), some nothing. The classification set is laid out
-like ImageNet, one shape an image.
+The images show shapes of six classes with random sizes, colors and rotations, which
+may overlap, on a textured background with clutter. The detection set has the layout
+and annotations of COCO. The annotation of a shape covers its visible part. Some
+images contain a crowd (many small shapes with one run-length mask), and some contain
+no shape. The classification set has the layout of ImageNet, with one shape per image.
 
-Every image is a function of the seed and its number alone.
+Each image depends only on the seed and its number.
 """
 import json
 import os
@@ -19,8 +18,10 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 import cv2
 import numpy as np
 
+from .errors import DataError
+
 CLASSES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
-# Raise it whenever the same arguments draw something else than before.
+# Increase this number when the same arguments draw different images.
 VERSION = 1
 SPLITS = ('train', 'val')
 SIDES = (112, 161)
@@ -35,8 +36,8 @@ class Shape(NamedTuple):
 
     Attributes:
         category: Index into ``CLASSES``.
-        mask: Shape (H, W), bool: where it is visible.
-        is_crowd: Whether it stands for many.
+        mask: The visible pixels, bool, (H, W).
+        is_crowd: Whether it is a crowd of shapes.
     """
     category: int
     mask: np.ndarray
@@ -44,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def outline(category: int, size: float, angle: float) -> np.ndarray:
-    """The corners of a shape about the origin, of shape (n, 2)."""
+    """Return the corners of a shape around the origin, (n, 2)."""
     if CLASSES[category] in ('disc', 'ring'):
         radii, corners = np.array([1.0]), 48
     elif CLASSES[category] == 'star':
@@ -66,7 +67,7 @@ def _rotation(angle: float) -> np.ndarray:
 
 def shape_mask(category: int, size: float, centre: np.ndarray, angle: float,
                image_shape: Tuple[int, int]) -> np.ndarray:
-    """Where a shape lies, hidden or not: shape (H, W), bool."""
+    """Return the pixels of a shape, including hidden ones: bool, (H, W)."""
     mask = np.zeros(image_shape, np.uint8)
     points = outline(category, size, angle)
     cv2.fillPoly(mask, [np.round(points + centre).astype(np.int32)], 1)
@@ -76,7 +77,7 @@ def shape_mask(category: int, size: float, centre: np.ndarray, angle: float,
 
 
 def ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A textured ground with clutter: shape (H, W, 3), float."""
+    """Return a textured background with clutter: float, (H, W, 3)."""
     coarse = rng.uniform(40, 215, (4, 5, 1)) + rng.uniform(-35, 35, (4, 5, 3))
     coarse = coarse.astype(np.float32)
     image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -89,10 +90,10 @@ def ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 
 
 def paint(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, category: int) -> None:
-    """Colour the pixels of a mask.
+    """Color the pixels of a mask.
 
-    As a banana is mostly yellow, a class has its hue: what is learnt first on
-    a small set, so that a few minutes on a CPU show something.
+    Each class has a hue, so that a detector learns to tell the classes apart
+    within minutes on a CPU.
     """
     hue = 180 * category / len(CLASSES) + rng.uniform(-11, 11)
     shade = np.array([[[hue % 180, rng.uniform(130, 255), rng.uniform(130, 255)]]])
@@ -101,7 +102,7 @@ def paint(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, categor
 
 
 def draw_crowd(rng: np.random.Generator, image: np.ndarray) -> Shape:
-    """Many small shapes of one class, close together."""
+    """Draw many small shapes of one class, close together."""
     height, width = image.shape[:2]
     category = int(rng.integers(len(CLASSES)))
     centre = rng.uniform((35, 35), (width - 35, height - 35))
@@ -117,10 +118,10 @@ def draw_crowd(rng: np.random.Generator, image: np.ndarray) -> Shape:
 
 
 def draw_image(seed: int, number: int) -> Tuple[np.ndarray, List[Shape]]:
-    """Image ``number`` of the set ``seed``.
+    """Draw image ``number`` of the data set ``seed``.
 
     Returns:
-        tuple: The image, (H, W, 3) uint8, and what is visible on it.
+        tuple: The image, uint8, (H, W, 3), and its visible shapes.
     """
     rng = np.random.default_rng([VERSION, seed, number])
     height, width = (int(side) for side in rng.integers(*SIDES, 2))
@@ -136,7 +137,7 @@ def draw_image(seed: int, number: int) -> Tuple[np.ndarray, List[Shape]]:
 
 
 def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape]) -> List[Shape]:
-    """Draw one more shape over the others, unless it would hide one of them."""
+    """Draw a shape over the others, unless it would hide too much of one."""
     height, width = image.shape[:2]
     category = int(rng.integers(len(CLASSES)))
     size = float(np.exp(rng.uniform(*np.log(SIZES))))
@@ -153,7 +154,7 @@ def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape]) -> 
 
 
 def fill_holes(mask: np.ndarray) -> np.ndarray:
-    """A mask without its holes, which COCO's polygons cannot express."""
+    """Fill the holes of a mask, which COCO's polygons cannot represent."""
     contours, _ = cv2.findContours(
         mask.astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     filled = np.zeros(mask.shape, np.uint8)
@@ -162,10 +163,10 @@ def fill_holes(mask: np.ndarray) -> np.ndarray:
 
 
 def polygons(mask: np.ndarray) -> List[List[float]]:
-    """The outer boundaries of a mask as COCO's flat lists of x and y.
+    """Return the outer boundaries of a mask as COCO's flat lists of x and y.
 
-    OpenCV's contours run through the centres of the outermost pixels; traced
-    on a finer grid they run along the pixels' edges, which COCO means.
+    OpenCV's contours pass through the centers of the outermost pixels. Traced on
+    a finer grid, they follow the edges of the pixels, as COCO's polygons do.
     """
     fine = np.kron(mask.astype(np.uint8), np.ones((4, 4), np.uint8))
     contours, _ = cv2.findContours(fine, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
@@ -173,7 +174,7 @@ def polygons(mask: np.ndarray) -> List[List[float]]:
 
 
 def run_lengths(mask: np.ndarray) -> Dict:
-    """A mask as COCO's uncompressed run lengths, column by column."""
+    """Encode a mask as COCO's uncompressed run lengths, column by column."""
     flat = np.concatenate([[0], mask.T.ravel().astype(np.int8), [0]])
     changes = np.flatnonzero(np.diff(flat))
     counts = np.diff(np.concatenate([[0], changes]))
@@ -182,7 +183,7 @@ def run_lengths(mask: np.ndarray) -> Dict:
 
 
 def annotation(shape: Shape, number: int, image_id: int) -> Dict:
-    """A COCO annotation."""
+    """Return the COCO annotation of a shape."""
     mask = shape.mask if shape.is_crowd else fill_holes(shape.mask)
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     x, y = int(columns[0]), int(rows[0])
@@ -202,10 +203,10 @@ def _write_image(path: Path, image: np.ndarray) -> None:
 
 
 def write_split(folder: Path, split: str, count: int, seed: int) -> None:
-    """The images and annotations of one split."""
+    """Write the images and annotations of one split."""
     (folder / f'{split}2017').mkdir(parents=True)
     images, annotations = [], []
-    # Odd numbers train, even numbers validate: no image is in both.
+    # Odd numbers are for training, even numbers for validation.
     first = 1 + SPLITS.index(split)
     for image_id in range(first, first + 2 * count, 2):
         image, shapes = draw_image(seed, image_id)
@@ -224,7 +225,7 @@ def write_split(folder: Path, split: str, count: int, seed: int) -> None:
 
 
 def draw_crop(seed: int, number: int, category: int, side: int = 64) -> np.ndarray:
-    """An image of one shape of a class, for classification: (side, side, 3)."""
+    """Draw an image of one shape, for classification: (side, side, 3)."""
     rng = np.random.default_rng([VERSION, seed, number, category])
     image = ground(rng, side, side)
     centre = rng.uniform(0.4 * side, 0.6 * side, 2)
@@ -235,7 +236,7 @@ def draw_crop(seed: int, number: int, category: int, side: int = 64) -> np.ndarr
 
 
 def write_class_folders(folder: Path, count: int, seed: int, first: int) -> None:
-    """Images of each class in a folder of its name, numbered from ``first``."""
+    """Write the images of each class to a folder, numbered from ``first``."""
     for category, name in enumerate(CLASSES):
         (folder / name).mkdir(parents=True)
         for number in range(first, first + count):
@@ -244,16 +245,16 @@ def write_class_folders(folder: Path, count: int, seed: int, first: int) -> None
 
 def make_class_folders(folder: os.PathLike, train: int = 100, val: int = 20,
                        seed: int = 0) -> Path:
-    """Write a classification set of the same shapes, laid out like ImageNet.
+    """Write a classification set with the layout of ImageNet.
 
-    The folder appears complete or not at all; one that already holds the same
-    set is left as it is.
+    The folder is created atomically. If it already contains the same data set, it
+    is not changed.
 
     Args:
-        folder: Where ``train/{class}/`` and ``val/{class}/`` go.
-        train: How many images of a class to train on.
-        val: How many of a class to hold out.
-        seed: Another seed is another set.
+        folder: Folder for ``train/{class}/`` and ``val/{class}/``.
+        train: Number of training images per class.
+        val: Number of validation images per class.
+        seed: Seed of the drawing.
 
     Returns:
         Path: The folder.
@@ -267,16 +268,16 @@ def make_class_folders(folder: os.PathLike, train: int = 100, val: int = 20,
 
 
 def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int = 0) -> Path:
-    """Write the set into a folder, laid out like COCO 2017.
+    """Write a detection set with the layout of COCO 2017.
 
-    The folder appears complete or not at all; one that already holds the same
-    set is left as it is.
+    The folder is created atomically. If it already contains the same data set, it
+    is not changed.
 
     Args:
-        folder: Where ``annotations/``, ``train2017/`` and ``val2017/`` go.
-        train: How many images to train on.
-        val: How many to hold out.
-        seed: Another seed is another set.
+        folder: Folder for ``annotations/``, ``train2017/`` and ``val2017/``.
+        train: Number of training images.
+        val: Number of validation images.
+        seed: Seed of the drawing.
 
     Returns:
         Path: The folder.
@@ -290,17 +291,17 @@ def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int
 
 
 def _make_once(folder: Path, recipe: Dict[str, int], write: Callable[[Path], None]) -> Path:
-    """Let ``write`` fill a new folder, unless this one holds the recipe's set."""
+    """Let ``write`` fill a new folder, unless it contains the data set of the recipe."""
     for name in ('train', 'val'):
         if recipe[name] < 1:
-            raise ValueError(f'{name}={recipe[name]} must be 1 or more')
+            raise DataError(f'{name}={recipe[name]} must be 1 or more')
     recipe = dict(version=VERSION, **recipe)
     stamp = folder / 'shapes.json'
     if stamp.exists() and json.loads(stamp.read_text()) == recipe:
         return folder
     if folder.exists() and not stamp.exists() and any(folder.iterdir()):
-        raise FileExistsError(
-            f'{folder} holds something else; name another folder or remove it')
+        raise DataError(
+            f'{folder} contains other files; choose another folder or remove it')
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
     try:

@@ -1,4 +1,16 @@
-"""How a run trains, saves and resumes; importing this package registers the hooks."""
-from . import hooks
+"""How a run trains, saves and resumes.
 
-__all__ = ['hooks']
+Importing this package registers the runner and the hooks in MMEngine's registries.
+"""
+from .errors import DivergedError, RunError
+from .hooks import (
+    ContinuationHook,
+    FiniteLossHook,
+    PendingValidationHook,
+    SafeCheckpointHook,
+    StopSignalHook,
+)
+from .runner import RLARunner
+
+__all__ = ['ContinuationHook', 'DivergedError', 'FiniteLossHook', 'PendingValidationHook',
+           'RLARunner', 'RunError', 'SafeCheckpointHook', 'StopSignalHook']

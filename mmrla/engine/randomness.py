@@ -1,17 +1,17 @@
-"""Random numbers that a resumed run draws again: their states, and a seed for every sample."""
+"""Random numbers of a run: their states, and a seed for every training sample."""
 import contextlib
 import random
 from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from mmrla.datasets.errors import NamedItems
 
 
 def random_state() -> Dict[str, Any]:
-    """The states of this process's random numbers, as tensors and plain values."""
+    """The random states of this process, as tensors and plain values."""
     kind, keys, position, has_gauss, cached = np.random.get_state()
     state = dict(
         python=random.getstate(),
@@ -23,7 +23,7 @@ def random_state() -> Dict[str, Any]:
 
 
 def restore_random_state(state: Dict[str, Any]) -> None:
-    """Put back what :func:`random_state` found."""
+    """Restore what :func:`random_state` returned."""
     version, internal, gauss = state['python']
     random.setstate((version, tuple(internal), gauss))
     kind, keys, *rest = state['numpy']
@@ -35,9 +35,9 @@ def restore_random_state(state: Dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
-    """Draw from a seed that the numbers determine; outside, nothing has been drawn.
+    """Seed all generators inside the context from ``numbers``; restore them afterwards.
 
-    CUDA's random numbers, which no data pipeline draws, are left alone.
+    CUDA's generator, which no data pipeline uses, is left alone.
     """
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seeds = np.random.SeedSequence(numbers).generate_state(3).tolist()
@@ -53,50 +53,54 @@ def seeded(*numbers: int) -> Iterator[None]:
 
 
 class Batch(List[int]):
-    """The indices of a batch, which know when they were drawn.
+    """The indices of a batch, with the numbers that seed its samples.
 
     Attributes:
-        drawn_at: Epoch, and number of the batch in it.
+        seeds: The seed of the run, the epoch, and the number of the batch in it.
     """
 
-    def __init__(self, indices: Sequence[int], drawn_at: Sequence[int]) -> None:
+    def __init__(self, indices: Sequence[int], seeds: Sequence[int]) -> None:
         super().__init__(indices)
-        self.drawn_at = tuple(drawn_at)
+        self.seeds = tuple(seeds)
 
-    def __reduce__(self):  # a list's own would call __init__ with nothing
-        return Batch, (list(self), self.drawn_at)
+    def __reduce__(self):  # that of a list would call __init__ without arguments
+        return Batch, (list(self), self.seeds)
 
 
 class RepeatableBatches(Sampler):
-    """A batch sampler that can begin an epoch in its middle.
+    """A batch sampler whose batches carry their seeds, and that can start within an epoch.
 
-    The batches before are drawn, but their images are never loaded.
+    The batches before the first are drawn, but their images are not loaded. The
+    seeds travel with the batches, so workers that are already running follow a
+    change of ``seed`` or ``epoch``.
 
     Args:
         batches: The batch sampler.
+        seed: The seed of the run.
 
     Attributes:
         epoch: The epoch that is drawn next.
-        first: The batch that it begins with.
+        first: The batch that it starts with.
     """
 
-    def __init__(self, batches: Sampler) -> None:
+    def __init__(self, batches: Sampler, seed: int) -> None:
         self.batches = batches
+        self.seed = seed
         self.epoch = 0
         self.first = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, first = self.epoch, self.first
+        seed, epoch, first = self.seed, self.epoch, self.first
         self.first = 0
         for number, batch in enumerate(self.batches):
             if number >= first:
-                yield Batch(batch, (epoch, number))
+                yield Batch(batch, (seed, epoch, number))
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getattr__(self, name: str) -> Any:
-        if name == 'batches':  # being unpickled
+        if name == 'batches':  # while it is unpickled
             raise AttributeError(name)
         return getattr(self.batches, name)
 
@@ -104,26 +108,20 @@ class RepeatableBatches(Sampler):
 class SeededItems(NamedItems):
     """Load the samples of a batch, each from a seed of its own.
 
-    The seed is a function of the run's seed, the epoch, the batch and the
-    sample: which worker loads it, how many there are and what they loaded
-    before does not matter. A resumed epoch draws the augmentations that the
-    interrupted one would have drawn.
+    The seed depends on the run's seed, the epoch, the batch and the sample only: not
+    on the worker that loads it, nor on the number of workers. A resumed epoch draws
+    the augmentations that the interrupted one would have drawn.
 
     Args:
         dataset: The data set.
-        seed: The run's seed.
     """
-
-    def __init__(self, dataset: Dataset, seed: int) -> None:
-        super().__init__(dataset)
-        self.seed = seed
 
     def __call__(self, batch: Sequence[int]) -> List[Any]:
         """The samples of a batch."""
-        drawn_at = getattr(batch, 'drawn_at', ())
+        seeds = getattr(batch, 'seeds', ())
         items = []
         for index in batch:
-            with seeded(self.seed, *drawn_at, int(index)):
+            with seeded(*seeds, int(index)):
                 items.append(self.load(index))
         return items
 
@@ -132,19 +130,17 @@ def make_repeatable(loader: DataLoader, seed: int) -> RepeatableBatches:
     """Let a loader draw the same numbers again after an interruption.
 
     Args:
-        loader: The loader; none of its iterators may be in use.
-        seed: The run's seed.
+        loader: The loader, before its first iterator.
+        seed: The seed of the run.
 
     Returns:
-        RepeatableBatches: To say where an epoch begins.
+        RepeatableBatches: Its batch sampler.
     """
-    batches = loader.batch_sampler
-    if not isinstance(batches, RepeatableBatches):
-        batches = RepeatableBatches(batches)
-        # torch refuses this assignment lest it be done while iterating
-        object.__setattr__(loader, 'batch_sampler', batches)
-    # torch asks a data set for a whole batch by this name, of an instance too
-    loader.dataset.__getitems__ = SeededItems(loader.dataset, seed)
-    # else every iterator would draw a seed from the run's own numbers
+    batches = RepeatableBatches(loader.batch_sampler, seed)
+    # torch forbids this assignment because an iterator might be in use
+    object.__setattr__(loader, 'batch_sampler', batches)
+    # torch loads a whole batch through this name, also from an instance
+    loader.dataset.__getitems__ = SeededItems(loader.dataset)
+    # otherwise every iterator would draw a seed from the global generator
     loader.generator = torch.Generator().manual_seed(seed)
     return batches

@@ -1,9 +1,9 @@
-"""COCO's figures by a faster program.
+"""COCO metrics computed by faster-coco-eval.
 
-    val_evaluator = dict(type='FasterCocoMetric')     # in the place of CocoMetric
+    val_evaluator = dict(type='FasterCocoMetric')     # instead of CocoMetric
 
-or, for any config, ``--cfg-options test_evaluator.type=FasterCocoMetric``. It needs the
-package faster-coco-eval, which is pycocotools' algorithm in C++.
+or, for any config, ``--cfg-options test_evaluator.type=FasterCocoMetric``. The package
+faster-coco-eval implements the algorithm of pycocotools in C++.
 """
 import contextlib
 from typing import Any, Iterator
@@ -13,7 +13,7 @@ from mmengine.registry import METRICS
 
 @contextlib.contextmanager
 def _evaluator(module: Any, evaluator: type) -> Iterator[None]:
-    """Let mmdet's metric, which names pycocotools' evaluator, use another."""
+    """Replace the ``COCOeval`` of mmdet's metric module while the context is active."""
     original, module.COCOeval = module.COCOeval, evaluator
     try:
         yield
@@ -23,18 +23,19 @@ def _evaluator(module: Any, evaluator: type) -> Iterator[None]:
 
 @METRICS.register_module(name='FasterCocoMetric')
 def faster_coco_metric(**kwargs) -> Any:
-    """mmdet's ``CocoMetric``, computed by faster-coco-eval.
+    """Build mmdet's ``CocoMetric`` with the evaluator of faster-coco-eval.
 
     Args:
-        **kwargs: As for mmdet's ``CocoMetric``.
+        **kwargs: Arguments of mmdet's ``CocoMetric``.
     """
-    # Here and not above: mmrla is imported without mmdet, too.
+    # Imported here because mmrla must be importable without mmdet.
     from mmdet.evaluation.metrics import coco_metric
     try:
         from faster_coco_eval.core.faster_eval_api import COCOeval_faster
     except ImportError as error:
-        raise ImportError("FasterCocoMetric needs a package: pip install faster-coco-eval. "
-                          "mmdet's own CocoMetric gives the same figures") from error
+        raise ImportError('FasterCocoMetric needs the package faster-coco-eval: pip install '
+                          'faster-coco-eval, or use CocoMetric, which gives the same '
+                          'figures') from error
 
     class FasterCocoMetric(coco_metric.CocoMetric):
 

@@ -240,7 +240,7 @@ class _Analysis:
             branch, shortcut = self._module(self.branch), self._module(self.shortcut)
             changed = [part for part, call in (('branch', branch), ('shortcut', shortcut))
                        if call is not None and version(call.made) != call.versions[1]]
-            entry, norm = self.entry, self._norm_of(self.entry)
+            entry, norm = self.entry, self.norm_of(self.entry)
         is_input = self.total is not None and self.shortcut == self.call.input
         if is_input and version(self.call.given) != self.call.versions[0]:
             changed.append('shortcut')
@@ -250,16 +250,18 @@ class _Analysis:
             branch=self._inner_name(branch),
             shortcut='' if is_input else self._inner_name(shortcut),
             activated=self.activated or self.total is None,
-            norm=self._inner_name(norm),
+            norm=norm,
             channels=self.call.made.shape[1],
             in_size=tuple(self.call.given.shape[2:]),
             out_size=tuple(self.call.made.shape[2:]),
             entry_size=tuple(entry.made.shape[2:]) if entry else (),
             changed=tuple(changed))
 
-    def _norm_of(self, entry: Call) -> Optional[Call]:
-        return next((call for call in self.inside if isinstance(call.module, _BatchNorm)
-                     and call.input == entry.output and self.record.once(call)), None)
+    def norm_of(self, entry: Call) -> Optional[str]:
+        """The name of the batch norm that takes the output of the entry."""
+        return self._inner_name(next((
+            call for call in self.inside if isinstance(call.module, _BatchNorm)
+            and call.input == entry.output and self.record.once(call)), None))
 
 
 Found = Tuple[Call, ResidualBlock]
@@ -306,14 +308,16 @@ def _overridden(record: DryRun, call: Call, cfg: Dict[str, Any]) -> ResidualBloc
     if not call.is_feature_map() or not record.once(call):
         raise ValueError(f'blocks: {call.name} must run once and take and return one tensor of '
                          'shape (N, C, H, W)')
-    block = _Analysis(record, call).describe()
+    analysis = _Analysis(record, call)
+    block = analysis.describe()
     for key in ('entry', 'branch', 'shortcut'):
         if key not in cfg:
             continue
         name = cfg[key]
         if key == 'entry':
             part = _part(record, call, key, name)
-            block = replace(block, entry=name, norm=None, entry_size=tuple(part.made.shape[2:]))
+            block = replace(block, entry=name, norm=analysis.norm_of(part),
+                            entry_size=tuple(part.made.shape[2:]))
             continue
         if name:
             _part(record, call, key, name)

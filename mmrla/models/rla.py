@@ -1,22 +1,23 @@
 """Recurrent layer aggregation: section 3.3 of the paper as code.
 
-A residual stage has two paths. The main path is the backbone's own; the hidden
-path is an RNN whose time is depth. Block ``t`` computes::
+A residual stage has two paths. The main path is that of the backbone. The hidden path
+is an RNN that runs over depth instead of time. Block ``t`` computes::
 
     y^t = f^t(Concat(x^{t-1}, h^{t-1}))     the residual branch, which reads h
     x^t = relu(y^t + shortcut(x^{t-1}))
     h^t = g2(g1(y^t) + h^{t-1})             g1: 1x1 conv; g2: norm, tanh, 3x3 conv
 
-``g1`` and the convolution of ``g2`` are shared by all blocks of a stage, the
-norm is each block's own, and ``h^0 = 0``. The paper's ablations change one of
-these each: see :class:`RLAConfig`.
+All blocks of a stage share ``g1`` and the convolution of ``g2``. Each block has its own
+norm, and ``h^0 = 0``. Each of the paper's ablations changes one of these: see
+:class:`RLAConfig`.
 
-Nothing here knows which backbone it serves. A backbone runs its blocks through
-:meth:`RLAStage.forward`; a block takes ``(x, hidden_term)``, adds the term to
-the output of its first convolution and returns its :class:`BlockFeatures`.
+This module does not depend on any backbone. A backbone runs its blocks through
+:meth:`RLAStage.forward`. A block takes ``(x, hidden=Exchange(term))``, adds the term to
+the output of its first convolution, stores its :class:`BlockFeatures` in the exchange
+and returns x.
 """
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -25,16 +26,18 @@ from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
 from mmrla.models.layers.checks import check_choice, check_keys, check_positive_int
-from mmrla.models.lean.conv_norm import Feature, convolve, read
+from mmrla.models.lean.conditions import owned
+from mmrla.models.lean.conv_norm import Feature, Term, convolve
+from mmrla.models.lean.forms import choose_forms
 
 
 class BlockFeatures(NamedTuple):
-    """What a residual block computed, each of shape (N, C, H', W').
+    """The features that a residual block computes, each of shape (N, C, H', W').
 
     Attributes:
-        residual: ``y``, the residual branch after its last norm and attention:
-            a tensor, or what :mod:`~mmrla.models.lean` knows of one.
-        shortcut: What ``y`` is added to; None in a block without a shortcut.
+        residual: ``y``, the residual branch after its last norm and attention: a
+            tensor, or an object of :mod:`~mmrla.models.lean` that stands for one.
+        shortcut: The tensor that ``y`` is added to; None in a block without a shortcut.
         out: ``x' = relu(y + shortcut)``.
     """
     residual: Feature
@@ -42,13 +45,29 @@ class BlockFeatures(NamedTuple):
     out: Tensor
 
 
+@dataclass
+class Exchange:
+    """The data that a block and the hidden path pass to each other, besides x.
+
+    A block returns x alone, so that hooks, and code that knows nothing of the hidden
+    path, get a tensor.
+
+    Attributes:
+        term: To the block: the term that it adds to the output of its first
+            convolution, of shape (N, w, H', W'); None if the block does not read h.
+        features: From the block: its features.
+    """
+    term: Optional[Term] = None
+    features: Optional[BlockFeatures] = None
+
+
 class Variant(NamedTuple):
     """How new information enters the hidden state (figure 4 of the paper).
 
     Attributes:
         source: The field of :class:`BlockFeatures` that is compressed.
-        recurrent: Whether it is added before the recurrent unit, so that it
-            passes through it, or behind it.
+        recurrent: Whether it is added before the recurrent unit, and passes through it,
+            or after the unit.
     """
     source: str
     recurrent: bool
@@ -71,7 +90,7 @@ class ConvLSTMCell(nn.Module):
     """The ConvLSTM of the paper's ablation (d).
 
     Args:
-        channels: k, of the input, h and c.
+        channels: k, the channels of the input, h and c.
         conv_cfg: Config of the convolution, as in mmcv.
     """
     num_states = 2
@@ -90,10 +109,10 @@ class ConvLSTMCell(nn.Module):
 
 
 class ConvGRUCell(nn.Module):
-    """The ConvGRU of the authors' code, with group norms without parameters.
+    """The ConvGRU of the authors' code. Its group norms have no parameters.
 
     Args:
-        channels: k, of the input and h.
+        channels: k, the channels of the input and h.
         conv_cfg: Config of the convolutions, as in mmcv.
     """
     num_states = 1
@@ -105,7 +124,7 @@ class ConvGRUCell(nn.Module):
 
     @staticmethod
     def norm(x: Tensor) -> Tensor:
-        """Normalise all channels together."""
+        """Normalise over all channels."""
         return F.group_norm(x, 1, eps=1e-6)
 
     def forward(self, x: Tensor, state: State) -> State:
@@ -118,7 +137,7 @@ class ConvGRUCell(nn.Module):
 
 
 def conv_cell(channels: int, conv_cfg: Optional[dict] = None) -> nn.Module:
-    """The paper's recurrent convolution; its norm and tanh are the stage's."""
+    """The paper's recurrent convolution; the stage has its norm and tanh."""
     return build_conv_layer(conv_cfg, channels, channels, 3, padding=1, bias=False)
 
 
@@ -127,23 +146,19 @@ CELLS = dict(conv=conv_cell, lstm=ConvLSTMCell, gru=ConvGRUCell)
 
 @dataclass(frozen=True)
 class RLAConfig:
-    """The ``rla=dict(...)`` of a backbone, checked.
+    """The checked ``rla=dict(...)`` of a backbone.
 
     Args:
-        channels: ``k``, the channels of the hidden state. The paper has 32 on
+        channels: ``k``, the channels of the hidden state. The paper uses 32 on
             ImageNet and COCO.
         variant: One of ``VARIANTS``. ``'v1'`` is the paper's proposal; the
             authors' published weights were trained with ``'v3'``.
-        cell: One of ``CELLS``, the recurrent unit.
+        cell: The recurrent unit, one of ``CELLS``.
         shared: Whether the blocks of a stage share ``g1`` and the recurrent
-            unit, or each has its own.
-        exchange: Whether the blocks read h. Without, only a classifier does.
-        pre_act: Whether the norm and tanh of the ``'conv'`` cell stand before
-            its convolution or behind it.
-        pretrained: Whether the hidden path comes with the backbone's weights.
-            False for a warm start from a plain network's: ``frozen_stages``
-            and ``norm_eval`` then leave the hidden path alone, so that it
-            trains in every stage and its norms learn their statistics.
+            unit, or each block has its own.
+        exchange: Whether the blocks read h. If not, only a classifier reads it.
+        pre_act: Whether the norm and tanh of the ``'conv'`` cell come before
+            its convolution or after it.
     """
     channels: int = 32
     variant: str = 'v1'
@@ -151,35 +166,32 @@ class RLAConfig:
     shared: bool = True
     exchange: bool = True
     pre_act: bool = True
-    pretrained: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int('rla.channels', self.channels)
         check_choice('rla.variant', self.variant, VARIANTS)
         check_choice('rla.cell', self.cell, CELLS)
-        for name in ('shared', 'exchange', 'pre_act', 'pretrained'):
+        for name in ('shared', 'exchange', 'pre_act'):
             check_choice(f'rla.{name}', getattr(self, name), (True, False))
         if self.cell != 'conv' and not VARIANTS[self.variant].recurrent:
-            raise ValueError(f'rla.variant={self.variant!r} adds behind the recurrent unit, which '
-                             f'rla.cell={self.cell!r} does not do; choose one of: v1, v3, v5')
+            raise ValueError(f'rla.variant={self.variant!r} adds after the recurrent unit, which '
+                             f'rla.cell={self.cell!r} does not support; choose one of: v1, v3, v5')
         if self.cell != 'conv' and not self.pre_act:
             raise ValueError(f"rla.pre_act=False needs rla.cell='conv', not {self.cell!r}")
 
     def update(self) -> Dict[str, Any]:
-        """What the hidden path computes, however it came by its weights."""
-        update = asdict(self)
-        del update['pretrained']
-        return update
+        """The settings as a dict, as ``state_dict`` saves them."""
+        return asdict(self)
 
     def check_reaches_output(self, out_hidden: bool) -> None:
-        """Stop on a hidden path that nobody reads."""
+        """Raise an error if nothing reads the hidden state."""
         if not self.exchange and not out_hidden:
-            raise ValueError('rla.exchange=False and out_hidden=False: nothing would read the '
+            raise ValueError('rla.exchange=False and out_hidden=False: nothing reads the '
                              'hidden state; set one of them to True')
 
     @classmethod
     def parse(cls, cfg: Optional[Dict[str, Any]]) -> Optional['RLAConfig']:
-        """Check a config's dict; None, for a plain network, stays None."""
+        """Check the dict of a config; None, for a plain network, stays None."""
         if cfg is None:
             return None
         check_keys('rla', cfg, [field.name for field in fields(cls)])
@@ -191,7 +203,7 @@ def reader_like(conv: nn.Conv2d, channels: int, conv_cfg: Optional[dict] = None)
 
     ``f(Concat(x, h))`` begins with a convolution, which is linear:
     ``conv(Concat(x, h)) = W_x x + W_h h``. ``W_x`` stays the block's own
-    convolution, with the shape it has in the plain network.
+    convolution, with the same shape as in the plain network.
 
     Args:
         conv: The block's first convolution, ``W_x``.
@@ -204,10 +216,10 @@ def reader_like(conv: nn.Conv2d, channels: int, conv_cfg: Optional[dict] = None)
 
 
 def last_convolution(reader: nn.Module) -> nn.Module:
-    """The convolution of a reader whose output the block adds.
+    """The last convolution of a reader, whose output the block adds.
 
-    A reader of zeros there leaves the network as if it had no hidden path: the
-    warm start from a plain network's weights.
+    If its weight is zero, the network computes what it would without a hidden path.
+    The warm start from the weights of a plain network uses this.
     """
     return [module for module in reader.modules() if isinstance(module, nn.Conv2d)][-1]
 
@@ -215,24 +227,24 @@ def last_convolution(reader: nn.Module) -> nn.Module:
 class RLAStage(BaseModule):
     """The hidden path along the blocks of one stage.
 
-    Its state is a tuple: h, and for a ConvLSTM also c, each (N, k, H, W).
+    Its state is a tuple: h, and for a ConvLSTM also c, each of shape (N, k, H, W).
 
     Args:
-        readers: For each block, the module that turns h into the term which
+        readers: For each block, the module that computes from h the term which
             the block adds to the output of its first convolution; see
             :func:`reader_like`. Unused without ``config.exchange``.
         feature_channels: C, the channels of the blocks' output.
         stride: The stride of the first block, by which h is pooled.
-        num_updates: How many of the blocks update h. One fewer than there are
-            blocks in the last stage of a detector: nobody reads the h that its
-            last block would make, so that block has no norm to train. A stage
-            with 0 updates has neither ``g1`` nor ``g2``.
-        config: What the hidden path is.
-        recurrent: The convolution of ``g2``, where it is not a 3x3 convolution
-            of this stage's own.
+        num_updates: The number of blocks that update h. In the last stage of a
+            detector it is the number of blocks minus one: nothing reads the h of
+            the last block, so that block has no norm to train. A stage with 0
+            updates has neither ``g1`` nor ``g2``.
+        config: The settings of the hidden path.
+        recurrent: The convolution of ``g2``. By default the stage builds its
+            own.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
-        init_cfg: As in mmengine. By default what the paper's ResNets use.
+        init_cfg: As in mmengine. The default is that of the paper's ResNets.
     """
 
     def __init__(self,
@@ -253,7 +265,7 @@ class RLAStage(BaseModule):
         self.variant = VARIANTS[config.variant]
         if recurrent is not None and (config.cell != 'conv' or not config.shared):
             raise ValueError(f'rla.cell={config.cell!r}, rla.shared={config.shared!r}: this '
-                             "network has the shared 'conv' cell only")
+                             "network supports only the shared 'conv' cell")
         if num_updates:
             self.compress = self._each_or_shared(num_updates, lambda: build_conv_layer(
                 conv_cfg, feature_channels, k, 1, bias=False))
@@ -262,13 +274,6 @@ class RLAStage(BaseModule):
         self.norms = ModuleList(
             [build_norm_layer(norm_cfg, k)[1] for _ in range(num_updates)])
         self.readers = ModuleList(readers if config.exchange else [])
-        self._register_state_dict_hook(self._note_update)
-
-    @staticmethod
-    def _note_update(stage: 'RLAStage', state: Dict[str, Tensor], prefix: str,
-                     metadata: Dict[str, Any]) -> None:
-        """Save with the weights what neither their names nor shapes tell."""
-        metadata['rla'] = stage.config.update()
 
     def _each_or_shared(self, count: int, build) -> nn.Module:
         """One module for all blocks, or a list with one for each."""
@@ -276,25 +281,25 @@ class RLAStage(BaseModule):
 
     @staticmethod
     def of_block(module: Union[nn.Module, ModuleList], t: int) -> nn.Module:
-        """Block ``t``'s of what the blocks share, or of a list with one for each."""
+        """The module of block ``t``: a shared one, or an entry of a list."""
         return module[t] if isinstance(module, ModuleList) else module
 
     def initial_state(self, x: Tensor) -> State:
-        """h^0 = 0, like ``x`` of shape (N, C, H, W) in all but its channels.
+        """h^0 = 0, for an ``x`` of shape (N, C, H, W).
 
         Returns:
-            tuple[Tensor]: Each of shape (N, k, H, W), of the dtype and device
+            tuple[Tensor]: Each of shape (N, k, H, W), with the dtype and device
             of ``x``.
         """
         count = getattr(CELLS[self.config.cell], 'num_states', 1)
-        # One zero for all: nothing of it is kept for backward.
+        # One expanded zero: it takes no memory when it is saved for backward.
         return (x.new_zeros(()).expand(x.shape[0], self.channels, *x.shape[2:]),) * count
 
     def pool(self, h: Tensor) -> Tensor:
-        """Bring h to the resolution behind a block of stride s.
+        """Reduce h to the resolution of the output of a block of stride s.
 
-        Like the block's convolution it rounds up: an odd side ends in a window
-        that holds fewer than s pixels, and averages those.
+        The size is rounded up, as by the block's convolution: on an odd side the last
+        window holds fewer than s pixels, and averages those.
         """
         if self.stride == 1:
             return h
@@ -310,17 +315,17 @@ class RLAStage(BaseModule):
         """
         convolution, norm = self.of_block(self.recurrent, t), self.norms[t]
         if self.config.pre_act:
-            return convolution(norm(h).tanh_())
-        return norm(convolution(h)).tanh_()
+            return convolution(owned(norm, norm(h)).tanh_())
+        return owned(norm, norm(convolution(h))).tanh_()
 
     def update(self, t: int, state: State, new: Tensor) -> State:
-        """h^t from h^{t-1} and what block ``t`` computed.
+        """h^t from h^{t-1} and the features of block ``t``.
 
         Args:
             t: The block's position in the stage, from 0.
             state: Each of shape (N, k, H, W).
-            new: ``g1`` of block ``t``'s feature, of shape (N, k, H', W'), which
-                nobody else needs.
+            new: ``g1`` of block ``t``'s feature, of shape (N, k, H', W'). It is
+                modified in place.
 
         Returns:
             tuple[Tensor]: Each of shape (N, k, H', W').
@@ -336,29 +341,39 @@ class RLAStage(BaseModule):
 
     def step(self, t: int, block: nn.Module, x: Tensor, state: State) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
-        features = block(x, read(self.readers[t], state[0]) if self.config.exchange else None)
+        hidden = Exchange()
+        if self.config.exchange:
+            hidden.term = choose_forms('memory_saving', x).read(self.readers[t], state[0])
+        out = block(x, hidden=hidden)
         if t < len(self.norms):
+            features = BlockFeatures(hidden.features.residual, hidden.features.shortcut, out)
             feature = getattr(features, self.variant.source)
             state = self.update(t, state, convolve(self.of_block(self.compress, t), feature))
-        return features.out, state
+        return out, state
 
-    def forward(self, blocks: Iterable[nn.Module], x: Tensor, state: Optional[State],
-                run=lambda function, *args: function(*args)) -> Tuple[Tensor, State]:
+    def forward(self, blocks: nn.Module, x: Tensor, state: Optional[State],
+                run: Callable = lambda function, *args: function(*args)) -> Tuple[Tensor, State]:
         """Run a stage.
 
         Args:
-            blocks: The stage's residual blocks.
+            blocks: The stage's residual blocks, a
+                :class:`~mmrla.models.backbones.blocks.Stage`.
             x: Shape (N, C_in, H, W).
-            state: What the stage before returned, or None before the first.
+            state: The state that the previous stage returned; None for the first.
             run: Calls a function with its arguments; a backbone passes its
                 activation checkpointing here.
 
         Returns:
-            tuple[Tensor, tuple[Tensor]]: x and the state behind the stage; the
+            tuple[Tensor, tuple[Tensor]]: x and the state after the stage; the
             state's first entry is h.
         """
         if state is None:
             state = self.initial_state(x)
-        for t, block in enumerate(blocks):
+
+        def step(t: int, block: nn.Module, x: Tensor) -> Tensor:
+            nonlocal state
             x, state = run(self.step, t, block, x, state)
+            return x
+
+        x = blocks(x, step=step)
         return x, state

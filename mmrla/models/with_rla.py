@@ -7,16 +7,16 @@ knows nothing of it. :mod:`mmrla.models.residual_blocks` finds the blocks, and
 import functools
 import logging
 import types
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from mmcv.cnn import build_conv_layer
 from mmengine.logging import print_log
-from mmengine.model import ModuleList
+from mmengine.model import ModuleList, initialize
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmrla.models.backbones.base import RLABackbone
+from mmrla.models.backbones.base import Joint, RLABackbone
 from mmrla.models.dry_run import CHECKPOINTING
 from mmrla.models.hidden_step import HiddenStep, Pass, stride_between
 from mmrla.models.residual_blocks import ResidualBlock, find_residual_blocks
@@ -143,14 +143,13 @@ class WithRLA(RLABackbone):
     there. The hidden path is added as ``rla`` and starts with ``W_h = 0``, so that
     the outputs are those of the plain network until training changes W_h.
 
-    ``frozen_stages`` and ``norm_eval`` do not apply to the hidden path unless
-    ``rla.pretrained=True``, because it starts untrained.
+    ``frozen_stages`` and ``norm_eval`` do not apply to a new hidden path, because it
+    starts untrained. They apply after weights that contain a hidden path are loaded.
 
     Args:
         backbone: Config of a backbone in any registry, or the network itself,
             which then is changed.
-        rla: Keys of :class:`~mmrla.models.rla.RLAConfig`. ``pretrained`` is False
-            by default.
+        rla: Keys of :class:`~mmrla.models.rla.RLAConfig`.
         out_hidden: Return the last hidden state after the network's outputs,
             for a classifier (:class:`~mmrla.models.layers.necks.RLAPooling`).
         blocks: The residual blocks, where the dry run does not find them; see
@@ -172,6 +171,8 @@ class WithRLA(RLABackbone):
         (1, 384, 2, 2)
     """
     plain: type
+    # A network for detection may have norms that a classifier's file lacks.
+    requires_all_parts = False
 
     def __new__(cls, backbone: Union[dict, nn.Module, None] = None, **kwargs) -> nn.Module:
         """Build the network; its class becomes one that has a hidden path."""
@@ -196,13 +197,14 @@ class WithRLA(RLABackbone):
                  norm_cfg: dict = dict(type='BN', requires_grad=True),
                  init_cfg: Union[dict, List[dict], None] = None) -> None:
         own_class, self.__class__ = type(self), self.plain  # an error leaves a plain network
-        config = RLAConfig.parse({'pretrained': False, **rla})
+        config = RLAConfig.parse(rla)
         config.check_reaches_output(out_hidden)
         found = find_residual_blocks(self, input_shape, blocks)
         check_variant(config, found)
         stages = stages_of(found)
         hidden_path = make_hidden_path(self, stages, config, out_hidden, conv_cfg, norm_cfg)
         self.__class__ = own_class
+        self._prepare_loading()
         self.rla = hidden_path
         self.out_hidden = out_hidden
         self.init_cfg = init_cfg or getattr(self, 'init_cfg', None)
@@ -231,18 +233,18 @@ class WithRLA(RLABackbone):
                     recompute=block.name in recomputed)
                 size = block.out_size
 
-    def hidden_stages(self) -> Iterator[Tuple[RLAStage, List[nn.Module]]]:
-        """Each stage's part of the hidden path, and the stage's blocks."""
-        for stage in self.rla:
-            yield stage, [step.module for step in self._steps if step.stage is stage]
+    def hidden_stages(self) -> List[Tuple[RLAStage, List[nn.Module]]]:
+        """Each part of the hidden path, with the blocks of the main path."""
+        return [(stage, [step.module for step in self._steps if step.stage is stage])
+                for stage in self.rla]
 
-    def joints(self) -> Iterator[Tuple[nn.Module, nn.Module, nn.Module]]:
-        """The entries that a batch norm follows, with that norm and the reader."""
+    def joints(self) -> Iterator[Joint]:
+        """The places where h enters the main path and a batch norm follows."""
         for step in self._steps:
             if step.block.norm is not None and step.stage.config.exchange:
-                yield (step.module.get_submodule(step.block.entry),
-                       step.module.get_submodule(step.block.norm),
-                       last_convolution(step.stage.readers[step.t]))
+                yield Joint(step.module.get_submodule(step.block.entry),
+                            step.module.get_submodule(step.block.norm),
+                            last_convolution(step.stage.readers[step.t]))
 
     def _take_over_checkpointing(self, names: Sequence[str]) -> set:
         """Turn checkpointing of and around blocks off; the names of those blocks."""
@@ -258,25 +260,46 @@ class WithRLA(RLABackbone):
         return recomputed
 
     def init_weights(self) -> None:
-        """Set the initial values as the plain network does, and the hidden path's."""
+        """Set the initial values of both paths, then load the weights of ``init_cfg``."""
+        pretrained, is_first = self.pretrained_cfgs(), not self.is_init
+        init_cfg, self.init_cfg = self.init_cfg, self.other_cfgs() or None
         if hasattr(self.plain, 'init_weights'):
             self.plain.init_weights(self)
         for stage in self.rla:
             if not stage.is_init:
                 stage.init_weights()
+        self.init_cfg, self.is_init = init_cfg, True
+        if is_first:
+            initialize(self, [dict(cfg, type='PretrainedBackbone') for cfg in pretrained])
+
+    def set_new_parts(self, names: Iterable[str]) -> None:
+        """Set which parts the loaded weights did not contain; freeze the others."""
+        super().set_new_parts(names)
+        for stage in self._frozen_stages_of_path():
+            stage.requires_grad_('rla' in self.new_parts)
+        self.train(self.training)
+
+    def _frozen_stages_of_path(self) -> List[RLAStage]:
+        """The parts of the hidden path along blocks that are all frozen."""
+        return [stage for stage, blocks in self.hidden_stages()
+                if not any(p.requires_grad for block in blocks for p in block.parameters())]
+
+    def keeps_random_values(self) -> bool:
+        """Whether training would not change values that are still random."""
+        return (self.new_parts is None and not self.pretrained_cfgs()
+                and (getattr(self, 'frozen_stages', -1) >= 0 or getattr(self, 'norm_eval', False)))
 
     def train(self, mode: bool = True) -> 'WithRLA':
         """Set the training mode; frozen stages stay in eval mode."""
         super().train(mode)
         for step in self._steps:
             step.attach()
-        if not self.rla_config.pretrained:
+        if self.rla in self.new_modules():
             self.rla.train(mode)
             return self
-        for stage, blocks in self.hidden_stages():
-            if not any(p.requires_grad for block in blocks for p in block.parameters()):
-                stage.eval()
-                stage.requires_grad_(False)
+        for stage in self._frozen_stages_of_path():
+            stage.eval()
+            stage.requires_grad_(False)
         return self
 
     def forward(self, x: Tensor) -> Any:

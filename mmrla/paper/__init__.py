@@ -1,1 +1,1 @@
-"""The paper: its tables, its way of counting, its figures."""
+"""The paper's tables, its rules for counting, and its figures."""

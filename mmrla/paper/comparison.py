@@ -1,4 +1,4 @@
-"""The paper's tables beside what its networks count, and what runs measured."""
+"""Comparing the paper's tables with counts of the configs and with the results of runs."""
 import functools
 import json
 import re
@@ -12,15 +12,17 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
+from mmrla.evaluation.scalars import read_scalars
+
 from .counts import GIGA, MEGA, PaperFlops, count_flops, count_parameters, count_statistics
 from .tables import Row, Table
 
-# A detector's shorter side is 800; its images are padded to multiples of 32.
+# The shorter side of an image is 800; images are padded to multiples of 32.
 DETECTION_SIZE = (800, 1344)
-# The paper's counter looks at modules, and its MobileNetV2 has none for the last
-# pooling of 1280 channels from 7x7 to 1x1.
+# The paper counts by module. Its MobileNetV2 has no module for the last pooling of
+# 1280 channels from 7x7 to 1x1, so that this pooling is not in the printed FLOPs.
 MOBILENET_POOLING = 1280 * (7 * 7 + 1)
-# The metric that measures a column: the evaluator's name, and how it is printed.
+# The metric of each column: its name in the log, and the function that the paper prints.
 ERROR, PERCENT, SAME = (lambda x: 100 - x), (lambda x: 100 * x), (lambda x: x)
 METRICS = {
     'Top-1 err.': ('accuracy/top1', ERROR), 'Top-5 err.': ('accuracy/top5', ERROR),
@@ -38,12 +40,12 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What a network has and does, by the paper's count.
+    """Counts of a network by the paper's rules.
 
     Attributes:
-        parameters: Trainable values.
-        statistics: Moving means and variances of the norms.
-        flops: For one image; of a detector, its backbone and neck.
+        parameters: Number of trainable values.
+        statistics: Number of running means and variances of the norms.
+        flops: FLOPs for one image; for a detector, of the backbone and neck.
     """
     parameters: int
     statistics: int
@@ -51,7 +53,7 @@ class Counts:
 
 
 def build(path: Path) -> nn.Module:
-    """The network of a config on the meta device, which takes no memory."""
+    """Build the network of a config on the meta device, which needs no memory."""
     cfg = Config.fromfile(path)
     if cfg.default_scope == 'mmdet':
         from mmdet.utils import register_all_modules
@@ -65,7 +67,7 @@ def build(path: Path) -> nn.Module:
 
 @functools.cache
 def count(path: Path) -> Counts:
-    """Build a config's network and count it."""
+    """Build the network of a config and count it."""
     model = build(path)
     with torch.device('meta'):
         if hasattr(model, 'extract_feat') and not hasattr(model, 'head'):
@@ -79,15 +81,15 @@ def count(path: Path) -> Counts:
 
 @dataclass(frozen=True)
 class Figure:
-    """A printed figure, and the count of the network that it belongs to.
+    """A printed figure and the count of its network.
 
     Attributes:
-        paper: As printed.
-        counted: The count with as many digits.
-        difference: The count, unrounded, minus the printed figure.
-        equal: Whether all printed digits are the same.
-        within: Whether the difference is one that the table allows.
-        note: Why the digits differ.
+        paper: The printed figure.
+        counted: The count with the same number of digits.
+        difference: The unrounded count minus the printed figure.
+        equal: Whether all printed digits agree.
+        within: Whether the difference is within the tolerance of the table.
+        note: The reason for a difference.
     """
     paper: str
     counted: str
@@ -98,7 +100,7 @@ class Figure:
 
 
 def compare_figure(table: Table, row: Row, column: str, paper: str, root: Path) -> Figure:
-    """One printed figure of a counted column."""
+    """Compare a printed figure with the count."""
     sign, number, digits, letter = re.fullmatch(r'(\+?)(\d+\.(\d+))([MG])', paper).groups()
     counts = count(root / f'{row.config}.py')
     if column == 'FLOPs':
@@ -116,23 +118,24 @@ def compare_figure(table: Table, row: Row, column: str, paper: str, root: Path) 
 
 
 def values(table: Table, config: str, root: Path) -> int:
-    """A network's parameters as a table counts them."""
+    """Return the parameters of a network by the rules of a table."""
     counts = count(root / f'{config}.py')
     return counts.parameters + (counts.statistics if table.with_statistics else 0)
 
 
 def compare(table: Table, root: Path, work_dir: Optional[Path] = None) -> List[Dict[str, Any]]:
-    """A table's rows beside the counts of its networks.
+    """Compare the rows of a table with the counts of its networks.
 
     Args:
-        table: Of :mod:`mmrla.paper.tables`.
+        table: A table of :mod:`mmrla.paper.tables`.
         root: The folder ``configs``.
-        work_dir: Where runs of the configs are, if accuracies were measured.
+        work_dir: Folder of runs of the configs, or None.
 
     Returns:
-        list[dict]: For each row ``name``, ``config``, ``counts`` (None where
-        the row is quoted), ``paper`` (the printed figures by column),
-        ``figures`` (the counted ones) and ``measured``.
+        list[dict]: For each row ``name``, ``config``, ``counts`` (None if the
+        paper quotes the row), ``paper`` (the printed figures by column),
+        ``figures`` (the compared figures by column) and ``measured`` (the
+        results of runs by column).
     """
     rows = []
     for row in table.rows:
@@ -148,10 +151,11 @@ def compare(table: Table, root: Path, work_dir: Optional[Path] = None) -> List[D
 
 
 def measured(table: Table, row: Row, work_dir: Path) -> Dict[str, float]:
-    """What runs of a row's config measured, by column; the mean over seeds.
+    """Return the results of runs of a config by column, averaged over the seeds.
 
-    A config's runs are in ``{work_dir}/{config}``, as ``tools/train.py`` leaves
-    one, or in its ``seed_*``, as ``tools/compare_seeds.py`` leaves several.
+    The run of a config is in ``{work_dir}/{config}``, where ``tools/train.py``
+    writes it, or its runs are in ``{work_dir}/{config}/seed_*``, where
+    ``tools/compare_seeds.py`` writes them.
     """
     folder = work_dir / Path(row.config).name
     runs = sorted(folder.glob('seed_*')) or [folder]
@@ -159,27 +163,23 @@ def measured(table: Table, row: Row, work_dir: Path) -> Dict[str, float]:
     found = {}
     for column in table.printed(row):
         metric, shown = METRICS.get(column, (None, None))
-        at_hand = [shown(result[metric]) for result in results if metric in result]
-        if at_hand:
-            found[column] = mean(at_hand)
+        numbers = [shown(result[metric]) for result in results if metric in result]
+        if numbers:
+            found[column] = mean(numbers)
     return found
 
 
 def last_evaluation(run: Path) -> Dict[str, float]:
-    """The metrics of a run's last test, or else of its last validation."""
+    """Return the metrics of the last test of a run, or of its last validation."""
     tests = [path for path in run.rglob('*.json') if path.stem == path.parent.name]
     for path in sorted(tests, key=lambda path: path.stat().st_mtime, reverse=True):
         scalars = json.loads(path.read_text())
         if is_evaluation(scalars):
             return scalars
-    last: Dict[str, float] = {}
-    for path in sorted(run.rglob('vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            scalars = json.loads(line)
-            last = scalars if is_evaluation(scalars) else last
-    return last
+    validations = [scalars for scalars in read_scalars(run) if is_evaluation(scalars)]
+    return validations[-1] if validations else {}
 
 
 def is_evaluation(scalars: Dict[str, Any]) -> bool:
-    """Whether a log line has a metric of the tables."""
+    """Return whether a log entry has a metric of the tables."""
     return any(metric in scalars for metric, _ in METRICS.values())

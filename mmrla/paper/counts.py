@@ -1,11 +1,11 @@
-"""Parameters and FLOPs, counted as the paper counts them.
+"""Counting parameters and FLOPs by the paper's rules.
 
-Its "M" is 2**20 and its "G" 2**30. Its FLOPs are the multiply-adds of
-convolutions and linear layers, two for every input element of a batch norm,
-the input and output elements of a global pooling and the output elements of
-an average pooling; nothing for activations, additions, concatenation and max
-pooling, nor for biases. At 224x224, batch 1, this gives its printed figures;
-those of MobileNetV2 leave out the last pooling (0.06 M).
+The paper's "M" is 2**20 and its "G" is 2**30. Its FLOPs are the multiply-adds of
+convolutions and linear layers, two operations per input element of a batch norm,
+the input and output elements of a global pooling and the output elements of an
+average pooling. Activations, additions, concatenation, max pooling and biases do
+not count. At 224x224 and batch size 1 these rules give the printed figures; the
+figures of MobileNetV2 do not include the last pooling (0.06 M).
 """
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -21,12 +21,12 @@ GIGA = 2**30
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many values a model trains or could train; a shared one counts once."""
+    """Count the parameters of a model; a shared parameter counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def count_statistics(model: nn.Module) -> int:
-    """How many moving means and variances its norms have; Keras counts them too."""
+    """Count the running means and variances of the norms, which Keras includes."""
     return sum(buffer.numel() for name, buffer in model.named_buffers()
                if name.endswith(('running_mean', 'running_var')))
 
@@ -62,11 +62,11 @@ _COSTS: Dict[Callable, Callable[..., int]] = {
 
 
 class PaperFlops(TorchFunctionMode):
-    """Counts, while it is active, what the functional calls cost.
+    """Count the FLOPs of all functional calls while the mode is active.
 
     Example:
         >>> import torch
-        >>> from .counts import PaperFlops
+        >>> from mmrla.paper.counts import PaperFlops
         >>> with PaperFlops() as flops:
         ...     _ = torch.nn.Conv2d(3, 8, 1)(torch.zeros(1, 3, 4, 4))
         >>> flops.total
@@ -79,7 +79,7 @@ class PaperFlops(TorchFunctionMode):
 
     def __torch_function__(self, function: Callable, types: List[type], args: Tuple = (),
                            kwargs: Any = None) -> Any:
-        """Call a function and add what it costs."""
+        """Call a function and add its FLOPs."""
         output = function(*args, **(kwargs or {}))
         if function in _COSTS:
             self.total += _COSTS[function](output, *args, **(kwargs or {}))
@@ -87,12 +87,12 @@ class PaperFlops(TorchFunctionMode):
 
 
 def count_flops(model: nn.Module, size: Tuple[int, int] = (224, 224)) -> int:
-    """The FLOPs of a model for one image, by the paper's count.
+    """Count the FLOPs of a model for one image by the paper's rules.
 
     Args:
-        model: Takes images of shape (1, 3, H, W); in eval mode, so that its
-            statistics stay. On the meta device it needs neither memory nor time.
-        size: H and W.
+        model: A model that takes images of shape (1, 3, H, W), in eval mode. On
+            the meta device the count needs neither memory nor computation.
+        size: Height and width.
     """
     with plain_path(), PaperFlops() as flops, torch.no_grad():
         model(torch.zeros(1, 3, *size, device=next(model.parameters()).device))

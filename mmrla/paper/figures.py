@@ -1,4 +1,4 @@
-"""Looking at trained networks: the shared weights of figure 2, and h along depth."""
+"""Measurements on trained networks: shared weights (figure 2) and h along the depth."""
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
@@ -11,45 +11,47 @@ from mmrla.models.rla import BlockFeatures, RLAStage, State, last_convolution
 
 
 def shared_weight_norms(model: nn.Module) -> List[np.ndarray]:
-    """The L1 norms of shared 1x1 convolutions (figure 2).
+    """Return the L1 norms of shared 1x1 convolutions (figure 2).
 
     Args:
-        model: A network with a :class:`~mmrla.models.CifarDenseNet` that shares.
+        model: A network with a :class:`~mmrla.models.CifarDenseNet` that shares
+            its 1x1 convolutions.
 
     Returns:
         list[np.ndarray]: For each dense block the norms of ``Conv1_1``,
-        ``Conv1_2``, ...: by lag, or by ordinal number.
+        ``Conv1_2``, ..., by lag or by ordinal number.
     """
     shared = [module for module in model.modules() if isinstance(module, SharedConv1)]
     if not shared:
-        raise ValueError(f'{type(model).__name__} shares no 1x1 convolutions; give a '
+        raise ValueError(f'{type(model).__name__} has no shared 1x1 convolutions; use a '
                          "CifarDenseNet with sharing='lag' or 'ordinal'")
     return [module.weights().detach().abs().sum((1, 2)).cpu().numpy() for module in shared]
 
 
 class ExponentialFit(NamedTuple):
-    """``scale * exp(-rate * x)``, and how much of the variance it explains."""
+    """The curve ``scale * exp(-rate * x)`` and the share of the variance it explains."""
     scale: float
     rate: float
     r_squared: float
 
     def at(self, x: np.ndarray) -> np.ndarray:
-        """The curve."""
+        """Return the values of the curve."""
         return self.scale * np.exp(-self.rate * x)
 
 
 def fit_exponential(y: np.ndarray) -> ExponentialFit:
     """Fit an exponential to y at x = 1, 2, ... by least squares (appendix A.2).
 
-    For a rate the best scale is known, so that only the rate is searched: from
-    growth (-2) to a fall that leaves nothing of the second value (5).
+    The best scale has a closed form for each rate, so that only the rate is
+    searched, from -2 (growth) to 5 (the second value is almost zero).
     """
     y = np.asarray(y, dtype=np.float64)
     if y.size < 3 or not np.ptp(y):
-        raise ValueError(f'{y.tolist()} are too few or all the same: nothing to fit')
+        raise ValueError(f'cannot fit an exponential to {y.tolist()}: at least 3 values that '
+                         'differ are needed')
     x = np.arange(1, y.size + 1)
     low, high = -2.0, 5.0
-    for _ in range(6):  # each search is 500 times finer than the one before
+    for _ in range(6):  # each search is 500 times finer than the previous one
         rates = np.linspace(low, high, 1001)
         # Relative to the larger end, so that no exponential overflows.
         curves = np.exp(-rates[:, None] * x + np.maximum(rates, rates * y.size)[:, None])
@@ -63,14 +65,14 @@ def fit_exponential(y: np.ndarray) -> ExponentialFit:
 
 
 class Step(NamedTuple):
-    """What one block of a backbone did.
+    """The record of one block of a backbone.
 
     Attributes:
-        out: Its output, (N, C, H, W).
-        hidden: h behind it, (N, k, H, W); None where it makes none.
-        share: The share of its first convolution's weight, in L1 norm, that
-            reads h; None where it reads none.
-        even_share: The share if all input channels were read alike.
+        out: The output, (N, C, H, W).
+        hidden: h after the block, (N, k, H, W); None if the block does not update h.
+        share: The share of the L1 norm of the first convolution's weight that
+            reads h; None if the block does not read h.
+        even_share: The share if all input channels had equal weights.
     """
     out: Tensor
     hidden: Optional[Tensor] = None
@@ -79,11 +81,11 @@ class Step(NamedTuple):
 
 
 def reading_shares(stage: RLAStage, t: int, block: nn.Module) -> Dict[str, float]:
-    """How much of a block's first convolution reads h; see :class:`Step`."""
+    """Return ``share`` and ``even_share`` of a block; see :class:`Step`."""
     if not stage.config.exchange:
         return {}
     reader = last_convolution(stage.readers[t])
-    # conv(Concat(x, h)) is split: the part of x has the outputs of the part of h.
+    # conv(concat(x, h)) is split in two convolutions of equal output shape.
     main = next(m for m in block.modules() if isinstance(m, nn.Conv2d) and m.groups == 1
                 and (m.out_channels, m.kernel_size) == (reader.out_channels, reader.kernel_size))
     ours, theirs = (float(conv.weight.detach().abs().sum()) for conv in (reader, main))
@@ -93,9 +95,9 @@ def reading_shares(stage: RLAStage, t: int, block: nn.Module) -> Dict[str, float
 
 @contextmanager
 def _recorded(backbone: nn.Module, steps: List[Step]) -> Iterator[None]:
-    """Write down what blocks and hidden path do while the backbone runs."""
+    """Record the blocks and the hidden path while the backbone runs."""
     def keep(module: nn.Module, inputs: tuple, out) -> None:
-        if isinstance(out, BlockFeatures):  # which only blocks return
+        if isinstance(out, BlockFeatures):  # only blocks return these
             steps.append(Step(out.out))
 
     def with_hidden(stage: RLAStage):
@@ -121,23 +123,23 @@ def _recorded(backbone: nn.Module, steps: List[Step]) -> Iterator[None]:
 
 @torch.no_grad()
 def run_along_depth(backbone: nn.Module, images: Tensor) -> List[Step]:
-    """Run a backbone and keep what each of its blocks did.
+    """Run a backbone and record each of its blocks.
 
     Args:
-        backbone: Any of mmrla's, with or without RLA, in eval mode.
-        images: Shape (N, 3, H, W), normalised.
+        backbone: A residual backbone of mmrla, with or without RLA, in eval mode.
+        images: Normalized images, (N, 3, H, W).
     """
     steps: List[Step] = []
     with _recorded(backbone, steps):
         backbone(images)
     if not steps:
-        raise ValueError(f'{type(backbone).__name__} has no residual blocks of mmrla')
+        raise ValueError(f'{type(backbone).__name__} has no residual blocks that can be recorded')
     return steps
 
 
 @contextmanager
 def hidden_state_unread(backbone: nn.Module) -> Iterator[None]:
-    """The same weights with blocks that read h = 0, as if there were no RLA."""
+    """Let the blocks of a backbone read h = 0, as in the plain network."""
     handles = [reader.register_forward_hook(lambda m, inputs, out: torch.zeros_like(out))
                for module in backbone.modules() if isinstance(module, RLAStage)
                for reader in module.readers]

@@ -1,8 +1,8 @@
-"""What the paper prints: the one source of its figures in this project.
+"""The figures that the paper prints; no other file of this project repeats them.
 
-Each row has the config that builds its network, or None where the paper quotes
-another paper's network, and its figures as printed, ``-`` where a column is
-empty. ``mmrla.paper.comparison`` counts the networks and sets the counts beside these.
+Each row names the config that builds its network, or None if the paper quotes
+another paper's network. The figures are given as printed, with ``-`` for an empty
+cell. ``mmrla.paper.comparison`` compares them with counts of the networks.
 """
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -13,10 +13,10 @@ class Row:
     """A row of a table.
 
     Attributes:
-        name: As printed; a "+" row belongs to the plain network above it.
-        config: Below ``configs/``, without its suffix; None if quoted.
-        figures: As printed, separated by spaces, one for each column.
-        base: The config that a difference ("+0.07M") is counted from.
+        name: The printed name; a "+" row extends the plain network above it.
+        config: Path below ``configs/`` without the suffix; None if quoted.
+        figures: The printed figures, one per column, separated by spaces.
+        base: The config that a difference ("+0.07M") refers to.
     """
     name: str
     config: Optional[str]
@@ -29,17 +29,17 @@ class Table:
     """A table of the paper.
 
     Attributes:
-        key: What ``--tables`` calls it.
-        title: Where it stands and what it shows.
-        columns: Its columns of figures.
-        rows: Its rows.
-        counted: The columns that are counted and compared.
-        unit: What "M" is in ``Params``: 2**20, or 10**6.
-        tolerance: By how much, in M, a count may differ from the printed one;
-            0 demands every printed digit.
-        with_statistics: Whether the moving statistics of norms are counted, as
-            Keras does in its total.
-        notes: Why a count differs, by row and column.
+        key: The name of the table for ``--tables``.
+        title: The number of the table in the paper and its content.
+        columns: The columns of figures.
+        rows: The rows.
+        counted: The columns that are compared with counts.
+        unit: The value of "M" in ``Params``: 2**20 or 10**6.
+        tolerance: The difference in M that is allowed between a count and the
+            printed figure; with 0 all printed digits must agree.
+        with_statistics: Whether the running statistics of norms are included, as
+            in the total that Keras prints.
+        notes: Reasons for differences, by row name and column.
     """
     key: str
     title: str
@@ -54,11 +54,11 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row.figures.split()) != len(self.columns):
-                raise ValueError(f'{self.key}, {row.name}: {row.figures!r} are not '
-                                 f'{len(self.columns)} figures')
+                raise ValueError(f'table {self.key}, row {row.name}: {row.figures!r} must have '
+                                 f'{len(self.columns)} figures, one per column')
 
     def printed(self, row: Row) -> Dict[str, str]:
-        """The figures of a row by column, without the empty ones."""
+        """Return the figures of a row by column, without empty cells."""
         pairs = zip(self.columns, row.figures.split(), strict=True)
         return {column: figure for column, figure in pairs if figure != '-'}
 
@@ -71,12 +71,12 @@ SHARED = Table(
         Row('- Shared-Ordinal', 'ablation/densenet100_shared_ordinal_cifar10', '0.60M 6.29')),
     unit=10**6, tolerance=0.02, with_statistics=True)
 
-_R164 = ('not explained: the RLA rows that are built on the same network are met to the digit, '
-         'and imply 1.70')
-_ROUNDED = ('the paper prints the difference of two rounded counts')
+_R164 = ('not explained: all digits of the RLA rows with the same base network agree, and they '
+         'imply 1.70')
+_ROUNDED = 'the paper prints the difference of two rounded counts'
 
-# The FLOPs of the CIFAR tables are quoted: they are about five times the
-# parameters, not multiply-adds, of which ResNet-164 does 0.25 G.
+# The FLOPs of the CIFAR tables are quoted only. They are about five times the number
+# of parameters, not multiply-adds: ResNet-164 has 0.25 G multiply-adds.
 CIFAR = Table(
     'cifar', 'Table 2: classification error on CIFAR-10 (C-10) and CIFAR-100 (C-100)',
     ('Params', 'FLOPs', 'Original', 'Re-impl.', 'RLA-Net', 'ΔParams', 'ΔFLOPs'), (
@@ -104,10 +104,10 @@ CIFAR = Table(
         ('C-100 ResNet-164', 'Params'): _R164, ('C-100 164 +RLA', 'ΔParams'): _R164,
         ('C-100 Xception +RLA', 'ΔParams'): _ROUNDED})
 
-_SHORTENED = ('the paper prints the counts of the network without ResNet-D\'s stem of three '
-              'convolutions and average-pooled shortcuts')
-_SE_MOBILE = ('no squeezing ratio gives 3.51: 2, 3, 4, 8 and 16 give 3.56, 3.49, 3.45, 3.40 and '
-              '3.37; the config has 16, the ratio of the SE-ResNets')
+_SHORTENED = ('the printed counts are those of the network without the stem of three convolutions '
+              'and the average-pooled shortcuts of ResNet-D')
+_SE_MOBILE = ('no squeeze ratio gives 3.51: the ratios 2, 3, 4, 8 and 16 give 3.56, 3.49, 3.45, '
+              '3.40 and 3.37; the config uses 16, the ratio of the SE-ResNets')
 
 IMAGENET = Table(
     'imagenet', 'Table 3: single-crop error on ImageNet, 224 x 224',
@@ -148,8 +148,8 @@ IMAGENET = Table(
         Row('RLA-ResNet-50 †', 'pretrain/rla_r50d_imagenet', '24.67M 4.17G 20.25 5.12 -'),
         Row('RLA-ECANet-50 †', 'pretrain/rla_eca_r50d_imagenet', '24.67M 4.18G 19.31 4.71 -')),
     notes={
-        ('152 +ECA', 'Params'): 'ECA adds 256 parameters to 60,192,808, which is 57.40 with and '
-                                'without them; 57.41 begins 442 parameters higher',
+        ('152 +ECA', 'Params'): 'ECA adds 256 parameters to 60,192,808; the sum rounds to 57.40, '
+                                'and 57.41 needs 442 parameters more',
         ('MobileNetV2 +SE', 'Params'): _SE_MOBILE,
         ('MobileNetV2 +SE', 'FLOPs'): _SE_MOBILE,
         ('RLA-ResNet-50 †', 'Params'): _SHORTENED, ('RLA-ResNet-50 †', 'FLOPs'): _SHORTENED,
@@ -157,7 +157,7 @@ IMAGENET = Table(
 
 
 def _detection_rows() -> List[Row]:
-    """Table 4's four groups of five rows."""
+    """Return the rows of table 4, four groups of five."""
     figures = {
         ('faster_rcnn', 50): ('36.4 58.2 39.2 21.8 40.0 46.2 -',
                               '38.8 59.6 42.0 22.5 42.9 49.5 2.4',
@@ -278,5 +278,5 @@ TABLES = {table.key: table for table in (
     SHARED, CIFAR, IMAGENET, DETECTION, MASK, ABLATION, CIFAR_ABLATION, CHANNELS, TIME,
     UNSHARED_CIFAR, UNSHARED_IMAGENET)}
 
-# Appendix A.2: how well an exponential fits the curves of figure 2, by dense block.
+# Appendix A.2: R squared of the exponential fits of figure 2, by dense block.
 FIGURE_2_R_SQUARED = dict(lag=(0.95, 0.86, 0.90), ordinal=(0.77, 0.91, 0.87))

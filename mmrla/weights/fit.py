@@ -1,73 +1,69 @@
-"""Weights into models: through ``init_cfg``, ``load_from``, ``resume`` and the tools.
+"""Choose what a model takes from a file: check that it fits, and report every entry.
 
-mmengine loads what happens to have the same name and says little of the rest.
-A model with a backbone of mmrla's takes the weights of any layout that
-:mod:`mmrla.weights.layouts` knows, stops on a file that does not fit before
-anything is changed, and reports what became of every entry. Other models are
-loaded as ever.
+Nothing is changed here. :mod:`mmrla.weights.loading` loads what was chosen.
 """
-import logging
 import re
-from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-import mmengine.runner
 import torch
-from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
-from mmengine.registry import WEIGHT_INITIALIZERS
-from mmengine.runner import CheckpointLoader
-from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
 from mmrla.models.backbones.base import RLABackbone
 from mmrla.models.backbones.resnet import RLAResNet
 from mmrla.models.rla import last_convolution
-from mmrla.models.with_rla import WithRLA
-from mmrla.stack import wrap_once
 
-from .layouts import AUTHORS_RESNET, BACKBONE, Weights, as_dict, to_ours, weights_of
-from .reading import CheckpointError, Metadata, metadata_of, source_of
+from .errors import CheckpointError
+from .layouts import AUTHORS_RESNET, BACKBONE, Weights, as_dict
 
-# Of a backbone's entries at least this share must come from the file. What a plain
-# file lacks for deformable convolutions, plugins or attention is less than the rest.
+# The share of a backbone's entries that must come from the file. A plain network's file
+# lacks deformable convolutions, plugins and attention; these are less than the rest.
 MIN_SHARE = 0.7
-WARM_START = 'zero, so that the plain network\'s outputs stay until training moves them'
+WARM_START = 'set to zero: the outputs stay those of the plain network until training changes them'
+NEUTRAL = ('set so that the attention changes nothing until training does: its last weights are '
+           'zero, and the norm before it has the inverse factor')
 WIDENED = 'widened by zeros for h'
-BY_THE_MODEL = 'by the model\'s own rules'
 
 
 class LoadReport(NamedTuple):
-    """What became of the entries of a file and of a model.
+    """What happened to each entry of a file and of a model.
 
     Attributes:
-        loaded: Entries that the model took from the file as they are.
+        loaded: Entries that the model took from the file unchanged.
         adapted: By rule, entries that it took under another name or changed.
         initial: Entries of the model that keep their initial values.
-        ignored: Entries of the file that went nowhere, and why if their name
-            is in the model.
+        ignored: Entries of the file that the model did not take. If the name
+            exists in the model, the reason follows it.
+        new_parts: The parts of the backbone that the file does not contain:
+            ``'rla'``, ``'attention'``.
     """
     loaded: List[str]
     adapted: Dict[str, List[str]]
     initial: List[str]
     ignored: List[str]
+    new_parts: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
         groups = [(self.loaded, 'loaded'),
                   *((names, f'adapted ({rule})') for rule, names in self.adapted.items()),
                   (self.initial, 'left at their initial values'),
-                  (self.ignored, 'of the file ignored')]
+                  (self.ignored, 'ignored in the file')]
         return '; '.join(
-            f'{len(names)} {what}: {_examples(names)}' if names else f'0 {what}'
+            f'{len(names)} {what}: {examples(names)}' if names else f'0 {what}'
             for names, what in groups)
 
 
-def _examples(names: List[str]) -> str:
+def examples(names: List[str]) -> str:
+    """The first three names of a list."""
     return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
 
 
+def is_counter(name: str) -> bool:
+    """Whether an entry only counts batches; old files lack these entries."""
+    return name.endswith('num_batches_tracked')
+
+
 def find_backbone(model: nn.Module) -> Tuple[Optional[RLABackbone], str]:
-    """The backbone of mmrla's in a model, and the prefix of its entries."""
+    """The RLA backbone of a model, and the prefix of its state-dict keys."""
     if isinstance(model, RLABackbone):
         return model, ''
     backbone = getattr(model, 'backbone', None)
@@ -75,43 +71,65 @@ def find_backbone(model: nn.Module) -> Tuple[Optional[RLABackbone], str]:
 
 
 class BackboneFit:
-    """What a backbone takes from a file; nothing is changed yet.
-
-    Names are the backbone's own, without a prefix.
+    """What a backbone takes from a file. All names are without a prefix.
 
     Args:
         backbone: The backbone.
-        weights: What the file has.
-        min_share: Of the backbone's entries at least this share must be there;
-            0 takes whatever has the right name and shape.
+        weights: The content of the file.
+        min_share: The share of the backbone's entries that must be in the file.
+            0 takes every entry that has the right name and shape.
 
     Attributes:
-        taken: What comes from the file.
-        zeros: What a warm start sets to zero.
+        own: The state dict of the backbone.
+        taken: The entries that come from the file, with the factors of ``neutral``.
+        zeros: The convolutions that read h, set to zero if the hidden path is new.
+        neutral: The entries of a new attention, and of the norms before it, that make
+            it start as the identity.
         initial: The backbone's entries that keep their values.
-        hidden: The prefixes of the entries that a plain network does not have.
+        missing: The parts that the file does not contain.
+        new: The prefixes of the entries of these parts.
     """
 
     def __init__(self, backbone: RLABackbone, weights: Weights, min_share: float) -> None:
         self.backbone, self.weights = backbone, weights
         self.own, self.given = backbone.state_dict(), weights.backbone
-        names = {module: name for name, module in backbone.named_modules()}
-        self.hidden = tuple(f'{names[part]}.' for part in backbone.hidden_path())
-        self.is_warm_start = backbone.rla is not None and not weights.has_hidden_path
+        self._names = {module: name for name, module in backbone.named_modules()}
+        self.missing = missing_parts(backbone, self.given)
+        prefixes = part_prefixes(backbone)
+        self.new = tuple(prefix for part in self.missing for prefix in prefixes[part])
         self._check_architecture()
         self._check_update()
         self._check_depth()
         self._check_shapes()
         self.taken = {name: value for name, value in self.given.items() if name in self.own}
         self._check_shared_values()
-        # h enters the main path through nothing but these: W_h = 0.
-        self.zeros = {} if not self.is_warm_start else {
-            f'{names[conv]}.weight': torch.zeros_like(conv.weight)
+        # h enters the main path only through these convolutions: W_h = 0.
+        self.zeros = {} if 'rla' not in self.missing else {
+            f'{self._names[conv]}.weight': torch.zeros_like(conv.weight)
             for conv in map(last_convolution, backbone.readers())}
-        self.initial = [name for name in self.own if name not in {**self.taken, **self.zeros}]
+        self.neutral = self._neutral_attention() if 'attention' in self.missing else {}
+        self.taken.update(
+            {name: value for name, value in self.neutral.items() if name in self.taken})
+        known = {**self.taken, **self.zeros, **self.neutral}
+        self.initial = [name for name in self.own if name not in known]
         if min_share > 0:
             self._check_parts()
             self._check_share(min_share)
+
+    def _neutral_attention(self) -> Dict[str, Tensor]:
+        """The entries that let a new attention start as the identity, exactly."""
+        entries = {}
+        for attention, norm in self.backbone.gates():
+            zeros, gain = attention.neutral_start
+            before = [f'{self._names.get(norm)}.{leaf}' for leaf in ('weight', 'bias')]
+            if not all(name in self.given for name in before):
+                continue  # nothing to compensate the gate with
+            for leaf in zeros:
+                name = f'{self._names[attention]}.{leaf}'
+                entries[name] = torch.zeros_like(self.own[name])
+            if gain != 1:
+                entries.update({name: self.given[name] * gain for name in before})
+        return entries
 
     def _stop(self, text: str) -> None:
         raise CheckpointError(f'checkpoint {self.weights.source} {text}')
@@ -120,13 +138,13 @@ class BackboneFit:
         return f'this {type(self.backbone).__name__}'
 
     def _check_architecture(self) -> None:
-        """Stop on a file that has nothing of the first block."""
+        """Stop on a file that has no entry of the first block."""
         blocks = [re.match(r'(layer|stages\.)\d+\.\d+\.', name) for name in self.own]
         first = next((match[0] for match in blocks if match), '')
         block = [name for name in self.own if name.startswith(first)]
         if not any(name in self.given for name in block):
-            self._stop(f'is of another architecture than {self._network()}: it has none of '
-                       f'{_examples(block)}; it has {_examples(list(self.weights.names.values()))}')
+            self._stop(f'has another architecture than {self._network()}: it has none of '
+                       f'{examples(block)}; it has {examples(list(self.weights.names.values()))}')
 
     def _check_update(self) -> None:
         """Stop on weights that were trained with another hidden path."""
@@ -134,7 +152,7 @@ class BackboneFit:
             return
         update, config = self.weights.update, self.backbone.rla_config
         if config is None:
-            self._stop(f'is of an RLA network, and {self._network()} has rla=None; '
+            self._stop(f'is from an RLA network, and {self._network()} has rla=None; '
                        f'set model.backbone.rla={as_dict(update)}')
         own = config.update()
         other = {key: value for key, value in update.items() if own.get(key, value) != value}
@@ -142,9 +160,8 @@ class BackboneFit:
             return
         reason = ''
         if self.weights.layout is AUTHORS_RESNET and 'variant' in other:
-            reason = (' (the authors\' program adds the shortcut to y in place, so that the '
-                      'ResNets it was published with were trained with v3; the configs *_rla_v3_* '
-                      'have it set)')
+            reason = (' (the authors\' code adds the shortcut to y in place, so the ResNets that '
+                      'they published were trained with v3; the configs *_rla_v3_* set it)')
         self._stop(
             f'was trained with rla={as_dict(other)}{reason}, and {self._network()} has '
             f'rla={as_dict({key: own[key] for key in other})}; set ' + ', '.join(
@@ -170,60 +187,74 @@ class BackboneFit:
         """Stop on an entry that has another shape."""
         for name, value in self.given.items():
             if name in self.own and self.own[name].shape != value.shape:
-                self._stop(f'is of another network than {self._network()}: {name} has '
-                           f'{_shapes(value, self.own[name])}; check depth, base_channels, groups '
+                self._stop(f'is from another network than {self._network()}: {name} has '
+                           f'{shapes(value, self.own[name])}; check depth, base_channels, groups '
                            'and attention')
 
     def _check_shared_values(self) -> None:
-        """Stop on two values for what is one parameter here."""
+        """Stop on two values for entries that share one parameter."""
         first: Dict[int, str] = {}
         for name, value in self.backbone.state_dict(keep_vars=True).items():
             other = first.setdefault(id(value), name)
             if other in self.taken and name in self.taken and not torch.equal(
                     self.taken[other], self.taken[name]):
-                self._stop(f'has different values for {other} and {name}, which are one in '
-                           f'{self._network()}; set model.backbone.shared_recurrent=False')
+                self._stop(f'has different values for {other} and {name}, which share one '
+                           f'parameter in {self._network()}; set '
+                           'model.backbone.shared_recurrent=False')
 
     def _check_parts(self) -> None:
-        """Stop if the file has more in a part of the network, or nothing for one."""
-        fix = ('set deep_stem, attention, dcn and plugins as it was trained, or min_share=0 in '
-               'init_cfg=dict(type="Pretrained", ...) to do without')
+        """Stop if the file has more in a part of the network, or nothing for a part."""
+        fix = ('set deep_stem, attention, dcn and plugins as in training, or load what fits with '
+               'init_cfg=dict(type="PretrainedBackbone", checkpoint=..., min_share=0)')
         parts = {name.split('.')[0] for name in self.own}
         more = [name for name in self.given if name not in self.own
                 and name.split('.')[0] in parts and not self._is_unread(name)]
         if more:
-            self._stop(f'has what {self._network()} has no place for: {_examples(more)}; {fix}')
-        if isinstance(self.backbone, WithRLA):
-            return  # a network may have norms for detection that a classifier's file lacks
+            self._stop(f'has entries that {self._network()} does not have: {examples(more)}; '
+                       f'{fix}')
+        if not self.backbone.requires_all_parts:
+            return
         wanted = {name.split('.')[0] for name in self._wanted()}
         without = sorted(wanted - {name.split('.')[0] for name in self.taken})
         if without:
-            self._stop(f'has nothing for {", ".join(without)} of {self._network()}; {fix}')
+            self._stop(f'has no entries for {", ".join(without)} of {self._network()}; {fix}')
 
     def _is_unread(self, name: str) -> bool:
-        """Whether it makes an h that only a classifier, or a later stage, reads."""
+        """Whether an entry computes an h that only a classifier or a later stage reads."""
         last = re.match(r'rla\.(\d+)\.', name)
         return bool(last) and int(last[1]) >= len(self.backbone.rla) - 1
 
     def _wanted(self) -> List[str]:
         """The entries that should come from the file."""
-        hidden = self.hidden if self.is_warm_start else ()
         return [name for name in self.own
-                if not name.startswith(hidden) and not name.endswith('num_batches_tracked')]
+                if not name.startswith(self.new) and not is_counter(name)]
 
     def _check_share(self, min_share: float) -> None:
-        """Stop if too little comes from the file."""
+        """Stop if too few entries come from the file."""
         wanted = self._wanted()
         share = sum(name in self.taken for name in wanted) / len(wanted)
         if share < min_share:
-            self._stop(f'hardly fits {self._network()}: it has {share:.0%} of the backbone, at '
-                       f'least {min_share:.0%} must be there ({_examples(self.initial)} are not). '
-                       'To use what fits all the same, set min_share=0 in '
-                       'init_cfg=dict(type="Pretrained", ...)')
+            self._stop(f'does not fit {self._network()}: it has {share:.0%} of the backbone, at '
+                       f'least {min_share:.0%} is required ({examples(self.initial)} are '
+                       'missing). To load what fits, set '
+                       'init_cfg=dict(type="PretrainedBackbone", checkpoint=..., min_share=0)')
+
+
+def part_prefixes(backbone: RLABackbone) -> Dict[str, Tuple[str, ...]]:
+    """The prefixes of the entries that a plain network does not have, by part."""
+    names = {module: name for name, module in backbone.named_modules()}
+    return {part: tuple(f'{names[module]}.' for module in modules)
+            for part, modules in backbone.parts().items()}
+
+
+def missing_parts(backbone: RLABackbone, given: Iterable[str]) -> Tuple[str, ...]:
+    """The parts of a backbone of which a file has no entry."""
+    return tuple(part for part, prefixes in part_prefixes(backbone).items()
+                 if prefixes and not any(name.startswith(prefixes) for name in given))
 
 
 def _count_blocks(names: Iterable[str]) -> Dict[str, int]:
-    """How many blocks each stage has, by its name."""
+    """The number of blocks in each stage, by its name."""
     counts: Dict[str, int] = {}
     for name in names:
         match = re.match(r'(layer\d+|stages\.\d+)\.(\d+)\.', name)
@@ -232,12 +263,13 @@ def _count_blocks(names: Iterable[str]) -> Dict[str, int]:
     return counts
 
 
-def _shapes(there: Tensor, here: Tensor) -> str:
-    return f'shape {tuple(there.shape)} there, {tuple(here.shape)} here'
+def shapes(there: Tensor, here: Tensor) -> str:
+    """The shape of an entry in the file and in the model."""
+    return f'shape {tuple(there.shape)} in the file, {tuple(here.shape)} here'
 
 
 def _widen_classifier(own: Dict[str, Tensor], given: Dict[str, Tensor], k: int) -> List[str]:
-    """Let a plain network's classifier, in ``given``, see h behind x with zeros."""
+    """Give the classifier of a plain network, in ``given``, zero columns for h."""
     name = 'head.fc.weight'
     if name not in own or name not in given:
         return []
@@ -250,17 +282,17 @@ def _widen_classifier(own: Dict[str, Tensor], given: Dict[str, Tensor], k: int) 
 
 def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
         ) -> Tuple[Dict[str, Tensor], LoadReport]:
-    """Choose what a model takes from a file; nothing is changed yet.
+    """Choose what a model takes from a file.
 
     Args:
-        model: A backbone of mmrla's, or a model around one.
-        weights: What the file has.
+        model: An RLA backbone, or a model around one.
+        weights: The content of the file.
         min_share: See :class:`BackboneFit`.
 
     Returns:
-        tuple[dict[str, Tensor], LoadReport]: What to load into the model, with
-        entries of its neck and heads that it may know under other names, and
-        what becomes of all entries.
+        tuple[dict[str, Tensor], LoadReport]: The state dict to load, with entries
+        of the neck and heads that the model may know under other names, and the
+        report.
     """
     backbone, prefix = find_backbone(model)
     part = BackboneFit(backbone, weights, min_share)
@@ -268,16 +300,19 @@ def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
            if not name.startswith(prefix)} if prefix else {}
     given = {name: value for name, value in weights.entries.items()
              if not name.startswith(BACKBONE)}
-    adapted = {f'from the names of {weights.layout.title}': [
+    adapted = {f'renamed from {weights.layout.title}': [
         prefix + name for name in weights.renamed if name in part.own]}
-    if part.is_warm_start:
+    if part.neutral:
+        adapted[NEUTRAL] = [prefix + name for name in part.neutral]
+    if 'rla' in part.missing:
         adapted[WIDENED] = _widen_classifier(own, given, backbone.rla_config.channels)
         adapted[WARM_START] = [prefix + name for name in part.zeros]
     others = [name for name in given if name in own and own[name].shape != given[name].shape]
-    ignored = [f'{name} ({_shapes(given[name], own[name])})' for name in others]
+    ignored = [f'{name} ({shapes(given[name], own[name])})' for name in others]
     places = {*own, *(BACKBONE + name for name in part.own)}
     ignored += dict.fromkeys(weights.names[name] for name in weights.entries if name not in places)
-    state = {prefix + name: value for name, value in {**part.taken, **part.zeros}.items()}
+    values = {**part.taken, **part.zeros, **part.neutral}
+    state = {prefix + name: value for name, value in values.items()}
     if prefix:
         state.update((name, value) for name, value in given.items() if name not in others)
     changed = {name for names in adapted.values() for name in names}
@@ -286,158 +321,5 @@ def fit(model: nn.Module, weights: Weights, min_share: float = MIN_SHARE
          and (name in own or name.startswith(prefix))],
         {rule: names for rule, names in adapted.items() if names},
         [prefix + name for name in part.initial] + [name for name in own if name not in state],
-        ignored)
+        ignored, part.missing)
     return state, report
-
-
-def _log(report: LoadReport, model: nn.Module, weights: Weights) -> None:
-    """Say what was loaded, and what a warm start needs in order to train."""
-    backbone, prefix = find_backbone(model)
-    is_warm_start = WARM_START in report.adapted
-    hidden = tuple(prefix + name for name, module in backbone.named_modules()
-                   if module in backbone.hidden_path()) if is_warm_start else ()
-    random = [name for name in report.initial
-              if not name.startswith(hidden) and not name.endswith('num_batches_tracked')]
-    print_log(f'{type(model).__name__} from {weights.source}: {report}', logger='current',
-              level=logging.WARNING if random else logging.INFO)
-    if random and is_warm_start:
-        print_log(f'of these {len(random)} are not the hidden path\'s: {_examples(random)}',
-                  logger='current', level=logging.WARNING)
-    keeps = getattr(backbone, 'norm_eval', False) or getattr(backbone, 'frozen_stages', -1) > 0
-    if is_warm_start and keeps and backbone.rla_config.pretrained:
-        print_log(
-            'the hidden path is new, and frozen_stages or norm_eval would keep parts of it at '
-            'their initial values; set model.backbone.rla.pretrained=False to train all of it, '
-            'as the *_warmstart.py configs do', logger='current', level=logging.WARNING)
-
-
-def _load(original: Callable, module: nn.Module, model: nn.Module, state: Dict[str, Tensor],
-          min_share: float = MIN_SHARE, strict: bool = False, logger: Any = None) -> LoadReport:
-    """Load a state dict into a model with a backbone of mmrla's.
-
-    Args:
-        original: mmengine's ``load_state_dict``, which lets the model's neck
-            and heads apply rules of their own, as mmdet's do for old files.
-        module: What it loads into.
-        model: The same without wrappers.
-        state: What :func:`~mmrla.weights.layouts.weights_of` returns.
-        min_share: See :func:`fit`.
-        strict: Whether all must be there and nothing else.
-        logger: As in mmengine.
-    """
-    weights = to_ours(state, find_backbone(model)[0].state_dict())
-    chosen, report = fit(model, weights, min_share)
-    prefix = find_backbone(model)[1]
-    differ = [name for name in report.initial + report.ignored
-              if name.startswith(prefix) and not name.endswith('num_batches_tracked')]
-    if strict and differ:
-        raise CheckpointError(f'checkpoint {weights.source} does not fit exactly: {report}')
-    own = model.state_dict()
-    complete = OrderedDict(
-        {**{name: value for name, value in own.items() if name.startswith(prefix)}, **chosen})
-    complete._metadata = metadata_of(state)
-    before = {name: own[name].clone() for name in report.initial if not name.startswith(prefix)}
-    original(module, complete, strict, logger)
-    moved = [name for name in before if not torch.equal(before[name], own[name])]
-    report = _with_moved(report, moved)
-    _log(report, model, weights)
-    return report
-
-
-def _with_moved(report: LoadReport, moved: List[str]) -> LoadReport:
-    """A report that knows what the model took under names of its own choice."""
-    if not moved:
-        return report
-    ends = {name.split('.', 1)[-1] for name in moved}
-    return LoadReport(
-        report.loaded, {**report.adapted, BY_THE_MODEL: moved},
-        [name for name in report.initial if name not in moved],
-        [name for name in report.ignored if name.split('.', 1)[-1] not in ends])
-
-
-def load_weights(model: nn.Module, filename: str, prefix: Optional[str] = None,
-                 map_location: Any = 'cpu', min_share: float = MIN_SHARE) -> LoadReport:
-    """Load a checkpoint into a backbone of mmrla's or a model around one.
-
-    Args:
-        model: Left as it was if the file does not fit.
-        filename: A path, a URL or any other name that mmengine knows.
-        prefix: Take only the entries behind this one, such as ``teacher.``.
-        map_location: As in :func:`torch.load`.
-        min_share: See :class:`BackboneFit`.
-
-    Returns:
-        LoadReport: What became of all entries; it is logged, too.
-    """
-    if find_backbone(model)[0] is None:
-        raise ValueError(f'{type(model).__name__} has no backbone of mmrla\'s')
-    state = weights_of(CheckpointLoader.load_checkpoint(filename, map_location))
-    if prefix:
-        state = _behind(state, prefix.rstrip('.') + '.')
-    original = mmengine_checkpoint.load_state_dict.__wrapped__
-    return _load(original, model, model, state, min_share)
-
-
-def _behind(state: Dict[str, Tensor], prefix: str) -> Dict[str, Tensor]:
-    """The entries behind a prefix, without it, and what is said of their modules."""
-    part = OrderedDict((name.removeprefix(prefix), value) for name, value in state.items()
-                       if name.startswith(prefix))
-    if not part:
-        raise CheckpointError(
-            f'checkpoint {source_of(state)} has no entry that begins with {prefix!r}, its first '
-            f'ones are: {_examples(list(state))}')
-    metadata = Metadata((name.removeprefix(prefix), value)
-                        for name, value in metadata_of(state).items() if name.startswith(prefix))
-    metadata.source = source_of(state)
-    part._metadata = metadata
-    return part
-
-
-@WEIGHT_INITIALIZERS.register_module(name='Pretrained', force=True)
-class BackboneInit(PretrainedInit):
-    """mmengine's ``Pretrained``, with a threshold for mmrla's backbones.
-
-    Args:
-        checkpoint: A path, a URL or any other name that mmengine knows.
-        prefix: As in mmengine; ``backbone.`` is found without it.
-        map_location: As in :func:`torch.load`.
-        min_share: Of a backbone's entries at least this share must be in the
-            file; 0 takes whatever has the right name and shape.
-    """
-
-    def __init__(self, checkpoint: str, prefix: Optional[str] = None, map_location: Any = 'cpu',
-                 min_share: float = MIN_SHARE) -> None:
-        super().__init__(checkpoint, prefix, map_location)
-        self.min_share = min_share
-
-
-def _initialise(original: Callable, initialiser: PretrainedInit, module: nn.Module) -> None:
-    """mmengine's ``Pretrained``, which knows mmrla's backbones."""
-    if find_backbone(module)[0] is None:
-        original(initialiser, module)
-        return
-    load_weights(module, initialiser.checkpoint, initialiser.prefix, initialiser.map_location,
-                 getattr(initialiser, 'min_share', MIN_SHARE))
-    if hasattr(module, '_params_init_info'):
-        update_init_info(module, init_info=initialiser._get_init_info())
-
-
-def _load_state_dict(original: Callable, module: nn.Module, state_dict: Dict[str, Tensor],
-                     strict: bool = False, logger: Any = None) -> None:
-    """mmengine's ``load_state_dict``, which all its loading of models ends in."""
-    model = module
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
-    if find_backbone(model)[0] is not None:
-        _load(original, module, model, weights_of(state_dict), strict=strict, logger=logger)
-        return
-    for name, part in model.named_modules():  # a student's and a teacher's
-        prefix = f'{name}.'
-        if isinstance(part, RLABackbone) and any(key.startswith(prefix) for key in state_dict):
-            BackboneFit(part, to_ours(_behind(state_dict, prefix)), MIN_SHARE)
-    original(module, state_dict, strict, logger)
-
-
-wrap_once(PretrainedInit, '__call__', _initialise)
-wrap_once(mmengine_checkpoint, 'load_state_dict', _load_state_dict)
-mmengine.runner.load_state_dict = mmengine_checkpoint.load_state_dict

@@ -7,7 +7,17 @@ followed in either direction.
 import re
 from collections import OrderedDict
 from functools import cache
-from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import torch
 from torch import Tensor
@@ -15,7 +25,8 @@ from torch import Tensor
 from mmrla.models.backbones.mobilenet_v2 import RLAMobileNetV2
 from mmrla.models.rla import RLAConfig
 
-from .reading import CheckpointError, metadata_of, source_of, weights_key
+from .errors import CheckpointError
+from .reading import metadata_of, source_of, weights_key
 
 BACKBONE = 'backbone.'
 
@@ -156,12 +167,14 @@ class Weights(NamedTuple):
         names: What each entry is called in the file.
         update: What is known of what the hidden path computes: keys of
             ``rla=dict(...)``. Empty where the file does not tell.
+        new_parts: The parts that were new when the run began that saved the file.
     """
     source: str
     layout: Layout
     entries: Dict[str, Tensor]
     names: Dict[str, str]
     update: Dict[str, Any]
+    new_parts: Tuple[str, ...] = ()
 
     @property
     def backbone(self) -> Dict[str, Tensor]:
@@ -240,10 +253,28 @@ def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
     return state
 
 
+def revised(state: Dict[str, Tensor], rules: Iterable[Tuple[str, str]]) -> Dict[str, Tensor]:
+    """A state dict whose keys were changed by patterns and their replacements."""
+    revised_state = OrderedDict()
+    for name, value in state.items():
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        revised_state[name] = value
+    revised_state._metadata = metadata_of(state)
+    return revised_state
+
+
 def _contents(checkpoint: Dict[str, Any]) -> str:
     """What a checkpoint without weights has."""
     return f'its keys are {", ".join(map(repr, list(checkpoint)[:5]))}' if checkpoint else (
         'it is an empty dict')
+
+
+def new_parts_of(state: Dict[str, Tensor]) -> Tuple[str, ...]:
+    """The parts that a run trained although the rest of its weights was pretrained."""
+    modules = metadata_of(state)
+    found = (module.get('new_parts') for module in modules.values() if isinstance(module, dict))
+    return next((tuple(parts) for parts in found if isinstance(parts, (list, tuple))), ())
 
 
 def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
@@ -258,15 +289,18 @@ def recognise(state: Dict[str, Tensor], known: Collection[str] = ()) -> Tuple[st
 
     Args:
         state: The weights of a file.
-        known: The entries of the backbone that is to take them. A file that has
-            most of them under these names needs no rules.
+        known: The names of the entries of the backbone that will load them. A file
+            whose backbone entries mostly have these names needs no rules.
     """
     prefix = BACKBONE if any(name.startswith(BACKBONE) for name in state) else ''
-    names = [name.removeprefix(prefix) for name in state]
-    if 2 * len(set(names) & set(known)) > len(names):
+    names = {name.removeprefix(prefix) for name in state if name.startswith(prefix)}
+    if 2 * len(names.intersection(known)) > len(names):
         return prefix, OWN
-    return prefix, next(layout for layout in LAYOUTS
-                        if any(re.match(layout.mark, name) for name in names))
+    layout = next(layout for layout in LAYOUTS
+                  if any(re.match(layout.mark, name) for name in names))
+    # mmrla saved a file with a hidden path of its own, so the names are right.
+    is_own = any(name.startswith('rla.') for name in names)
+    return prefix, OWN if is_own else layout
 
 
 def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
@@ -297,7 +331,8 @@ def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
             raise CheckpointError(
                 f'checkpoint {source_of(state)} looks like {layout.title}, but {name} has shape '
                 f'{tuple(value.shape)}: {error}') from error
-    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries))
+    return Weights(source_of(state), layout, entries, names, _with_channels(update, entries),
+                   new_parts_of(state))
 
 
 def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> int:

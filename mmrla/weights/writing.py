@@ -1,77 +1,50 @@
-"""Writing checkpoints: a file appears whole, read back and on the disk, or not at all.
+"""Write files atomically: a file appears complete, on the disk and verified, or not at all.
 
-mmengine (up to 0.10.7 at least) writes in place. A process that is killed, or
-a disk that is full, then leaves half a file under the name of a whole one.
+mmengine (up to 0.10.7 at least) writes in place. If the process is killed or the disk
+is full, a truncated file remains under the name of a complete one.
 """
 import errno
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Optional
+from typing import Any, BinaryIO, Callable, Dict, Optional, Union
 
-import torch
-from mmengine.fileio import LocalBackend, get_file_backend
+from mmengine.fileio import LocalBackend, register_backend
 
-from .reading import CheckpointError, check_sums, load_from_local, parse_bytes
+from .errors import SaveError
+from .reading import check_sums, read_local
 
-# What a process that was killed leaves behind; see remove_leftovers.
+# The name of a file while it is being written. A killed process leaves it; see
+# remove_leftovers.
 PARTIAL = '.{name}.{pid}.part'
 ADVICE = {
     errno.ENOSPC: 'free some space',
     errno.EDQUOT: 'free some of your quota',
-    errno.EROFS: 'the file system is read-only: write elsewhere with --work-dir',
-    errno.EACCES: 'get the right to write there, or write elsewhere with --work-dir',
-    errno.EPERM: 'get the right to write there, or write elsewhere with --work-dir',
-    errno.ENOENT: 'the folder is gone: is its disk still mounted?',
-    errno.EEXIST: 'a part of its path is no folder: write elsewhere with --work-dir',
-    errno.ENOTDIR: 'a part of its path is no folder: write elsewhere with --work-dir',
-    errno.ESTALE: 'the network share went away: mount it again',
-    errno.EIO: 'the disk fails: write elsewhere with --work-dir',
+    errno.EROFS: 'the file system is read-only; choose another folder with --work-dir',
+    errno.EACCES: 'get write permission, or choose another folder with --work-dir',
+    errno.EPERM: 'get write permission, or choose another folder with --work-dir',
+    errno.ENOENT: 'the folder no longer exists; check that its disk is mounted',
+    errno.EEXIST: 'a part of the path is not a folder; choose another folder with --work-dir',
+    errno.ENOTDIR: 'a part of the path is not a folder; choose another folder with --work-dir',
+    errno.ESTALE: 'the network share was disconnected; mount it again',
+    errno.EIO: 'the disk reports an error; choose another folder with --work-dir',
 }
 
 
-class SaveError(CheckpointError):
-    """A checkpoint that cannot be written; the message names the file and the reason."""
-
-
-def save_checkpoint(original: Callable, checkpoint: Dict[str, Any], filename: str,
-                    file_client_args: Optional[dict] = None,
-                    backend_args: Optional[dict] = None) -> None:
-    """mmengine's ``save_checkpoint``, safe against whatever interrupts it.
-
-    On a local disk the file is written under another name, forced to the disk,
-    read back and renamed. Where there is no rename (object storage) it is
-    written and read back; the hook names it as the newest only after that.
-
-    Args:
-        original: mmengine's function, for ``pavi://`` and ``file_client_args``.
-        checkpoint: What to save.
-        filename: A path, or a name that a file backend of mmengine's knows.
-        file_client_args: As for mmengine.
-        backend_args: As for mmengine.
-    """
-    if filename.startswith('pavi://') or file_client_args is not None:
-        original(checkpoint, filename, file_client_args=file_client_args,
-                 backend_args=backend_args)
-        return
-    backend = get_file_backend(filename, backend_args=backend_args)
-    try:
-        if isinstance(backend, LocalBackend):
-            write_file(Path(filename).expanduser(), lambda file: torch.save(checkpoint, file),
-                       verify=verify)
-        else:
-            _write_remote(backend, checkpoint, filename)
-    except OSError as error:
-        raise SaveError(explain(error, filename)) from error
+def save_error(error: OSError, name: Union[str, Path]) -> SaveError:
+    """The :class:`SaveError` for a failed write, with the reason and the fix."""
+    advice = ADVICE.get(error.errno, 'check its disk')
+    return SaveError(f'{name} cannot be written ({error.strerror or error}): {advice}, then '
+                     'continue with --resume. Earlier checkpoints are unchanged')
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], Any],
                verify: Callable[[Path], Any] = lambda path: None) -> None:
-    """Let a file appear complete or not at all, whatever happens to the process.
+    """Write a file that appears complete or not at all.
 
     Args:
-        path: The file. One of that name stays until the new one takes its place.
+        path: The file. An existing file of that name stays until the new one replaces it.
         write: Writes into the open file.
-        verify: Raises if the written file is no good.
+        verify: Raises if the written file is not valid.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(PARTIAL.format(name=path.name, pid=os.getpid()))
@@ -87,10 +60,10 @@ def write_file(path: Path, write: Callable[[BinaryIO], Any],
 
 
 def _write_through(file: BinaryIO, write: Callable[[BinaryIO], Any]) -> None:
-    """Write down to the disk; a full one is an OSError, whatever torch makes of it."""
+    """Write and flush to the disk. A full disk raises OSError, whatever torch raises."""
     try:
         write(file)
-    except RuntimeError as error:  # torch's writer hides what the disk said
+    except RuntimeError as error:  # torch's writer hides the error of the disk
         cause = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -100,7 +73,7 @@ def _write_through(file: BinaryIO, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def _disk_error(file: BinaryIO, error: RuntimeError) -> Exception:
-    """What the disk says to one more byte; if it takes that, the error itself."""
+    """The error of writing more bytes; ``error`` itself if the disk accepts them."""
     try:
         file.write(bytes(1 << 16))
         file.flush()
@@ -110,10 +83,10 @@ def _disk_error(file: BinaryIO, error: RuntimeError) -> Exception:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force a rename to the disk; without it a power cut may undo it."""
+    """Flush a rename to the disk. Without it a power failure may undo the rename."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # some network shares open no folders
+    except OSError:  # some network shares cannot open folders
         return
     try:
         os.fsync(descriptor)
@@ -124,38 +97,45 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def verify(path: Path) -> Dict[str, Any]:
+def verify_checkpoint(path: Path) -> Dict[str, Any]:
     """Read a checkpoint and compare every byte with its checksums.
 
     Returns:
-        dict: The checkpoint, its tensors without values.
+        dict: The checkpoint; its tensors have no values.
     """
     check_sums(path, str(path))
-    return load_from_local(str(path), map_location='meta')
-
-
-def _write_remote(backend: Any, checkpoint: Dict[str, Any], filename: str) -> None:
-    """Write to a backend without rename, and read it back."""
-    from io import BytesIO
-    buffer = BytesIO()
-    torch.save(checkpoint, buffer)
-    content = buffer.getvalue()
-    backend.put(content, filename)
-    if bytes(backend.get(filename)) != content:
-        raise SaveError(f'checkpoint {filename} was read back different from what was written; '
-                        'the one before it is still the newest')
-    parse_bytes(content, filename, map_location='meta')
+    return read_local(str(path), map_location='meta')
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the unfinished files of processes that were killed."""
+    """Remove the partial files of processes that were killed."""
     for path in folder.glob(PARTIAL.format(name='*', pid='*')):
         path.unlink(missing_ok=True)
 
 
-def explain(error: OSError, name: Optional[str] = None) -> str:
-    """One line for an error of the disk, with what to do."""
-    name = name or error.filename or 'a file'
-    advice = ADVICE.get(error.errno, 'see to its disk')
-    return (f'{name} cannot be written ({error.strerror or error}): {advice}, then go on with '
-            '--resume. Earlier checkpoints are untouched')
+@register_backend('atomic')
+class AtomicBackend(LocalBackend):
+    """mmengine's ``LocalBackend`` whose writes are atomic, for ``backend_args``.
+
+    A checkpoint (``*.pth``) is also verified before it gets its name.
+    """
+
+    def put(self, obj: Union[bytes, memoryview], filepath: Union[str, Path]) -> None:
+        """Write bytes to a file."""
+        path = Path(filepath).expanduser()
+        verify = verify_checkpoint if path.suffix == '.pth' else lambda path: None
+        try:
+            write_file(path, lambda file: file.write(obj), verify)
+        except OSError as error:
+            raise save_error(error, path) from error
+
+    def put_text(self, obj: str, filepath: Union[str, Path], encoding: str = 'utf-8') -> None:
+        """Write text to a file."""
+        self.put(obj.encode(encoding), filepath)
+
+
+def atomic_backend_args(backend_args: Optional[dict], is_local: bool) -> Optional[dict]:
+    """``backend_args`` for a checkpoint: atomic on a local disk unless another is named."""
+    if not is_local or (backend_args or {}).get('backend') not in (None, 'local'):
+        return backend_args
+    return {**(backend_args or {}), 'backend': 'atomic'}

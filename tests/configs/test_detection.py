@@ -1,5 +1,4 @@
-"""Every config of the repository."""
-
+"""The detection configs."""
 import pytest
 import torch
 from mmdet.utils import register_all_modules
@@ -20,12 +19,12 @@ NL = dict(type='NL', stages=(False, False, True, False), blocks=(-2,))
 FORMS = dict(
     r=(None, None), rla_r=(RLA, None), eca_r=(None, dict(type='ECA')),
     rla_eca_r=(RLA, dict(type='ECA')), se_r=(None, dict(type='SE')))
-# The further comparisons have the depths of the paper's COCO tables.
+# These comparisons have the depths of the paper's COCO tables.
 COMPARISONS = dict(
     rla_se_r=(RLA, dict(type='SE')),
     cbam_r=(None, dict(type='CBAM')), rla_cbam_r=(RLA, dict(type='CBAM')),
     gc_r=(None, GC), rla_gc_r=(RLA, GC), nl_r=(None, NL), rla_nl_r=(RLA, NL))
-# And so have the weights that the authors published.
+# The depths of the weights that the authors published.
 AUTHORS = dict(rla_v3_r=(V3, None), rla_v3_eca_r=(V3, dict(type='ECA')))
 
 
@@ -39,7 +38,7 @@ def test_there_is_a_config_for_every_detector_and_backbone():
 
 
 @pytest.mark.parametrize('path', RESNETS, ids=lambda path: path.stem)
-def test_a_config_says_what_its_name_says(path):
+def test_a_config_has_the_settings_of_its_name(path):
     cfg = Config.fromfile(path)
     form, depth = path.stem.removesuffix('_fpn_1x').split('cnn_')[-1].removeprefix(
         'retinanet_').rsplit('r', 1)
@@ -49,7 +48,7 @@ def test_a_config_says_what_its_name_says(path):
     assert backbone.rla == rla
     assert backbone.get('attention') == attention
     assert (backbone.frozen_stages, backbone.norm_eval) == (1, True)
-    # the paper's schedule
+    # The schedule of the paper.
     assert cfg.optim_wrapper.optimizer == dict(
         type='SGD', lr=0.01, momentum=0.9, weight_decay=0.0001)
     assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=8)
@@ -75,7 +74,7 @@ def test_there_is_a_warm_start_for_every_detector_and_depth():
 
 
 @pytest.mark.parametrize('path', WARM_STARTS, ids=lambda path: path.stem)
-def test_a_warm_start_differs_by_its_weights_alone(path):
+def test_a_warm_start_differs_only_in_its_weights(path):
     warm = Config.fromfile(path)
     cold = Config.fromfile(path.with_name(path.name.replace('_warmstart', '')))
     weights = warm.model.backbone.pop('init_cfg')
@@ -86,7 +85,7 @@ def test_a_warm_start_differs_by_its_weights_alone(path):
     assert warm.optim_wrapper == cold.optim_wrapper
 
 
-def test_a_users_config_inherits_with_one_line(tmp_path):
+def test_a_user_config_inherits_with_one_line(tmp_path):
     mine = tmp_path / 'mine.py'
     mine.write_text(f"_base_ = '{CONFIGS}/faster_rcnn_rla_r50_fpn_1x.py'\n"
                     "model = dict(backbone=dict(rla=dict(channels=16, variant='v3')))\n")
@@ -95,7 +94,7 @@ def test_a_users_config_inherits_with_one_line(tmp_path):
     assert backbone.depth == 50
 
 
-def test_a_config_survives_being_dumped(tmp_path):
+def test_a_dumped_config_is_unchanged(tmp_path):
     cfg = Config.fromfile(CONFIGS / 'mask_rcnn_rla_eca_r101_fpn_1x.py')
     cfg.dump(tmp_path / 'dumped.py')
     assert Config.fromfile(tmp_path / 'dumped.py').model == cfg.model

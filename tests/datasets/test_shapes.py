@@ -8,6 +8,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from mmrla.datasets import CLASSES, make_shapes
+from mmrla.datasets.errors import DataError
 from support import REPO
 
 
@@ -22,17 +23,17 @@ def digest(folder):
             for path in files]
 
 
-def test_the_same_seed_draws_the_same_set(shapes, tmp_path):
+def test_the_same_seed_draws_the_same_images(shapes, tmp_path):
     assert digest(make_shapes(tmp_path / 'again', train=60, val=30)) == digest(shapes)
 
 
-def test_another_seed_draws_another_set(shapes, tmp_path):
+def test_another_seed_draws_other_images(shapes, tmp_path):
     other = make_shapes(tmp_path / 'other', train=3, val=1, seed=1)
     name = 'train2017/000000000001.png'
     assert (other / name).read_bytes() != (shapes / name).read_bytes()
 
 
-def test_it_is_laid_out_like_coco(shapes):
+def test_the_layout_is_that_of_coco(shapes):
     for split, count in (('train', 60), ('val', 30)):
         coco = COCO(shapes / f'annotations/instances_{split}2017.json')
         assert [cat['name'] for cat in coco.loadCats(coco.getCatIds())] == list(CLASSES)
@@ -59,7 +60,7 @@ def test_masks_boxes_and_areas_agree(shapes):
         assert mask.sum() == entry['area'] > 0
 
 
-def test_it_has_what_makes_coco_hard(shapes):
+def test_crowds_empty_images_and_split_shapes_occur(shapes):
     coco = COCO(shapes / 'annotations/instances_train2017.json')
     entries = list(coco.anns.values())
     crowds = [entry for entry in entries if entry['iscrowd']]
@@ -67,26 +68,26 @@ def test_it_has_what_makes_coco_hard(shapes):
     assert any(not coco.getAnnIds(image) for image in coco.imgs)
     assert {entry['category_id'] for entry in entries} == set(range(1, 7))
     assert any(len(entry['segmentation']) > 1 for entry in entries if not entry['iscrowd']), \
-        'no shape is cut in two by another'
+        'no shape is divided by another'
     areas = [entry['area'] for entry in entries]
     assert min(areas) < 32**2 < max(areas)
     assert len({(info['height'], info['width']) for info in coco.imgs.values()}) > 20
 
 
-def test_a_complete_set_is_left_alone(shapes):
+def test_a_complete_data_set_is_not_written_again(shapes):
     before = (shapes / 'shapes.json').stat().st_mtime_ns
     make_shapes(shapes, train=60, val=30)
     assert (shapes / 'shapes.json').stat().st_mtime_ns == before
 
 
-def test_somebody_elses_folder_is_not_overwritten(tmp_path):
+def test_a_folder_with_other_files_is_not_overwritten(tmp_path):
     (tmp_path / 'mine.txt').write_text('precious')
-    with pytest.raises(FileExistsError, match=str(tmp_path)):
+    with pytest.raises(DataError, match=str(tmp_path)):
         make_shapes(tmp_path, train=1, val=1)
     assert (tmp_path / 'mine.txt').read_text() == 'precious'
 
 
-def test_an_interrupted_call_leaves_nothing_half_made(tmp_path, monkeypatch):
+def test_a_failed_call_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr('cv2.imwrite', lambda *_: False)
     with pytest.raises(OSError, match='cannot write'):
         make_shapes(tmp_path / 'shapes', train=1, val=1)
@@ -94,11 +95,11 @@ def test_an_interrupted_call_leaves_nothing_half_made(tmp_path, monkeypatch):
 
 
 def test_a_wrong_count_is_named(tmp_path):
-    with pytest.raises(ValueError, match='val=0'):
+    with pytest.raises(DataError, match='val=0'):
         make_shapes(tmp_path / 'shapes', train=1, val=0)
 
 
-def test_the_config_names_the_classes(shapes):
+def test_the_config_has_the_classes_of_the_data_set(shapes):
     from mmengine.config import Config
     cfg = Config.fromfile(
         REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py')

@@ -1,5 +1,4 @@
 """Runs that are killed, resumed, starved or fed with nonsense."""
-import errno
 import os
 import random
 import signal
@@ -7,7 +6,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
@@ -15,19 +13,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import runner as mmengine_runner_module
 
-from mmrla.commands.common import clear_errors
 from mmrla.datasets import make_shapes
 from mmrla.engine import resume
-from mmrla.engine.randomness import (
-    Batch,
-    RepeatableBatches,
-    SeededItems,
-    random_state,
-    restore_random_state,
-    seeded,
-)
-from mmrla.weights import writing
-from mmrla.weights.reading import CheckpointError
+from mmrla.engine import work_dir as work_dir_module
+from mmrla.models import RLAResNet
+from mmrla.weights.errors import CheckpointError
 from support import load_tool
 
 chaos = load_tool('dev/chaos')
@@ -164,11 +154,11 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(data, tmp_path, number):
     codes, output = run(data, tmp_path / 'run', train_cfg__max_epochs=2, act=lambda step: (
         os.kill(os.getpid(), number) if step == 5 else None))
     assert codes == [128 + number], output[-3000:]
-    assert f'ends on {signal.Signals(number).name}' in output
+    assert f'stopped by {signal.Signals(number).name}' in output
     assert (tmp_path / 'run/iter_6.pth').exists(), 'the step after the signal was not saved'
     codes, output = run(data, tmp_path / 'run', train_cfg__max_epochs=2)
     assert codes == [0], output[-3000:]
-    assert 'goes on after batch 2 of 4' in output
+    assert 'continuing after batch 2 of 4' in output
     assert not (tmp_path / 'run/iter_6.pth').exists(), 'a later checkpoint replaces it'
     assert weights(tmp_path / 'run', 'epoch_2.pth')['meta']['iter'] == 2 * EPOCH
 
@@ -209,19 +199,19 @@ def test_resume_takes_the_newest_that_can_be_read(finished, tmp_path):
     assert name == 'epoch_1.pth' and 'skipped' in said
     (work_dir / 'epoch_1.pth').write_bytes(b'')
     name, said = found(work_dir)
-    assert name is None and 'starts from the beginning' in said
+    assert name is None and 'starting from the beginning' in said
 
 
 def test_an_empty_work_dir_starts_from_the_beginning_and_says_so(tmp_path):
     name, said = found(tmp_path)
     assert name is None
-    assert said == f'no checkpoint to resume from in {tmp_path}: starts from the beginning'
+    assert said == f'no checkpoint to resume from in {tmp_path}; starting from the beginning'
 
 
 def test_weights_alone_are_nothing_to_go_on_from(finished, tmp_path):
     path = str(tmp_path / 'weights.pth')
     torch.save(torch.load(finished / 'epoch_2.pth')['state_dict'], path)
-    with pytest.raises(CheckpointError, match='weights.pth holds weights alone'):
+    with pytest.raises(CheckpointError, match='weights.pth holds weights only'):
         resume.check_resumable(path)
     resume.check_resumable(str(finished / 'epoch_2.pth'))
 
@@ -242,7 +232,7 @@ def test_any_pointer_is_survived(finished, tmp_path, content):
 
 def test_an_earlier_runs_checkpoints_are_not_taken_for_this_ones(finished, tmp_path):
     work_dir = copy(finished, tmp_path / 'run')
-    resume.claim(work_dir, None)  # a new run begins
+    work_dir_module.claim(work_dir, None)  # a new run begins
     name, said = found(work_dir)
     assert name is None and 'earlier run' in said and '--resume' in said
 
@@ -251,7 +241,7 @@ def test_another_number_of_processes_says_what_changes(data, finished, tmp_path)
     work_dir = copy(finished, tmp_path / 'run')
     codes, output = run(data, work_dir, world=2, train_cfg__max_epochs=3)
     assert codes == [0, 0], output[-3000:]
-    assert '1 process(es) then, 2 now; 2 images a step then, 4 now' in output
+    assert '1 process(es) before, 2 now; 2 images per step before, 4 now' in output
     assert weights(work_dir, 'epoch_3.pth')['meta']['iter'] == 3 * EPOCH // 2
 
 
@@ -286,7 +276,7 @@ def test_the_best_checkpoint_is_replaced_after_its_successor(tmp_path):
         def save_checkpoint(self, *args, filename, **kwargs):
             events.append(f'saved {filename}')
 
-    hook = SafeCheckpointHook(save_best='mAP', save_on_signal=False)
+    hook = SafeCheckpointHook(save_best='mAP')
     hook.out_dir, hook.best_ckpt_path = str(tmp_path), str(tmp_path / 'best_old.pth')
 
     class Backend:
@@ -299,75 +289,6 @@ def test_the_best_checkpoint_is_replaced_after_its_successor(tmp_path):
     assert events == ['saved best_mAP_epoch_3.pth', 'removed best_old.pth']
     hook._save_best_checkpoint(Runner(), dict(mAP=0.05))  # no better
     assert len(events) == 2 and hook.best_ckpt_path.endswith('best_mAP_epoch_3.pth')
-
-
-class FullDisk:
-    """A file that takes only so many bytes."""
-
-    def __init__(self, file, left):
-        self.file, self.left = file, left
-
-    def write(self, data):
-        self.left -= len(data)
-        if self.left < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self.file.write(data)
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
-@pytest.mark.parametrize('left', [0, 100, 5000, 10**5])
-def test_a_full_disk_is_said_and_the_last_checkpoint_stays(tmp_path, left, monkeypatch):
-    path = tmp_path / 'epoch_1.pth'
-    checkpoint = dict(state_dict=dict(weight=torch.randn(300, 300)))
-    write = writing._write_through
-    writing.save_checkpoint(None, checkpoint, str(path))
-    monkeypatch.setattr(writing, '_write_through', lambda file, action: write(
-        FullDisk(file, left), action))
-    for name in ('epoch_1.pth', 'epoch_2.pth'):
-        with pytest.raises(CheckpointError, match=f'{name}.*No space left.*free some space'):
-            writing.save_checkpoint(None, checkpoint, str(tmp_path / name))
-    assert [path.name for path in tmp_path.iterdir()] == ['epoch_1.pth']
-    assert torch.equal(writing.load_from_local(str(path))['state_dict']['weight'],
-                       checkpoint['state_dict']['weight'])
-
-
-def test_a_work_dir_that_is_gone_is_said(tmp_path, monkeypatch):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(CheckpointError, match='cannot be written .*no folder'):
-        writing.save_checkpoint(None, {}, str(tmp_path / 'file/epoch_1.pth'))
-
-
-def test_a_file_that_cannot_be_read_back_never_gets_its_name(tmp_path, monkeypatch):
-    path = tmp_path / 'epoch_1.pth'
-    path.write_bytes(b'the one before')
-    with pytest.raises(CheckpointError):
-        writing.write_file(path, lambda file: file.write(b'no checkpoint'),
-                             verify=writing.verify)
-    assert path.read_bytes() == b'the one before'
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_object_storage_is_written_and_read_back(monkeypatch):
-    stored = {}
-
-    class Storage:
-        broken = False
-
-        def put(self, content, name):
-            stored[name] = content[:100] if self.broken else content
-
-        def get(self, name):
-            return memoryview(stored[name])
-
-    storage = Storage()
-    monkeypatch.setattr(writing, 'get_file_backend', lambda *args, **kwargs: storage)
-    writing.save_checkpoint(None, dict(a=torch.ones(3)), 's3://bucket/epoch_1.pth')
-    assert 's3://bucket/epoch_1.pth' in stored
-    storage.broken = True
-    with pytest.raises(CheckpointError, match='s3://bucket/epoch_2.pth was read back different'):
-        writing.save_checkpoint(None, dict(a=torch.ones(3)), 's3://bucket/epoch_2.pth')
 
 
 def test_a_loss_that_is_no_number_stops_before_it_is_saved(data, tmp_path):
@@ -408,51 +329,13 @@ def test_a_damaged_image_stops_the_run_with_its_name_or_is_skipped(data, tmp_pat
     assert '1 damaged images were skipped so far' in output
 
 
-def test_random_states_come_back():
-    state = random_state()
-    draws = [(random.random(), np.random.normal(), torch.randn(3)) for _ in range(2)]
-    restore_random_state(state)
-    for one, two, three in draws:
-        assert (random.random(), np.random.normal()) == (one, two)
-        assert torch.equal(torch.randn(3), three)
-
-
-def test_a_sample_is_drawn_from_its_own_seed_and_nothing_else_is():
-
-    class Draws:
-
-        def __getitem__(self, index):
-            return index, random.random(), np.random.rand(), float(torch.rand(()))
-
-    items = SeededItems(Draws(), seed=3)
-    torch.manual_seed(0)
-    expected = torch.rand(2)
-    torch.manual_seed(0)
-    first = items(Batch([4, 5], (1, 2)))
-    assert torch.equal(torch.rand(2), expected), 'loading changed the run\'s own numbers'
-    assert items(Batch([5], (1, 2))) == first[1:], 'a sample depends on those before it'
-    assert items(Batch([5], (2, 2))) != first[1:], 'every epoch draws the same'
-    with seeded(1):
-        one = random.random()
-    with seeded(1):
-        assert random.random() == one
-
-
-def test_an_epoch_that_begins_in_its_middle_has_the_rest_of_its_batches():
-    batches = RepeatableBatches([[0, 1], [2, 3], [4]])
-    whole = list(batches)
-    batches.first = 2
-    assert list(batches) == whole[2:] and len(batches) == 3
-    assert [batch.drawn_at for batch in list(batches)] == [(0, 0), (0, 1), (0, 2)]
-
-
 def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
     counts = chaos.run('SafeCheckpointHook', kills=3, interval=2, keep=1, seed=1, seconds=0.003,
                        folder=tmp_path, data=data)
-    assert counts['kills'] == counts['started again by itself'] == 3
-    assert counts['of them while a checkpoint was written'] >= 1
+    assert counts['kills'] == counts['resumed'] == 3
+    assert counts['kills while a checkpoint was written'] >= 1
     assert counts['more than one interval lost'] == 0
-    assert counts['pointer names an unreadable file'] == 0
+    assert counts['last_checkpoint names an unreadable file'] == 0
 
 
 def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
@@ -477,29 +360,10 @@ class DieBeforeValidation(Hook):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize('error, words', [
-    (torch.OutOfMemoryError('CUDA out of memory. Tried'), 'train_dataloader.batch_size'),
-    (MemoryError(), 'train_dataloader.batch_size'),
-    (RuntimeError('[enforce fail] DefaultCPUAllocator: can\'t allocate memory: you tried'),
-     'with_cp=True'),
-    (OSError(errno.EROFS, 'Read-only file system', 'work/log'), 'work/log cannot be written'),
-    (RuntimeError('[gloo/tcp] Connection closed by peer [127.0.0.1]'), 'another process'),
-    (RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. '), 'num_workers')])
-def test_a_failure_says_what_to_do_in_one_line(error, words):
-    with pytest.raises(SystemExit) as found, clear_errors():
-        raise error
-    assert words in str(found.value) and '--resume' in str(found.value)
-    assert len(str(found.value).splitlines()) == 1
-
-
-def test_an_error_of_the_code_keeps_its_traceback():
-    with pytest.raises(RuntimeError, match='shape'), clear_errors():
-        raise RuntimeError('shape mismatch')
-
-
 def test_a_restarted_process_resumes_by_itself(monkeypatch):
     from mmrla.commands import train
-    args = SimpleNamespace(pretrained=None, amp=False, auto_scale_lr=False, resume=None)
+    args = SimpleNamespace(pretrained=None, from_scratch=False, amp=False, auto_scale_lr=False,
+                           resume=None)
     for count, given, expected in (('0', None, None), ('1', None, 'auto'), ('0', 'a.pth', True),
                                    ('2', 'a.pth', 'restart'), ('0', 'auto', 'auto')):
         monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
@@ -522,3 +386,59 @@ def test_the_pointer_never_names_a_file_that_is_removed_on_resuming(data, tmp_pa
         default_hooks__checkpoint=hook | dict(interval=10)))
     assert not (tmp_path / 'run/iter_1.pth').exists()
     assert chaos.pointer_state(tmp_path / 'run') == 'readable'
+
+
+FROZEN = dict(model__backbone__frozen_stages=1, model__backbone__norm_eval=True,
+              train_cfg__max_epochs=1, resume=False)
+
+
+def test_random_values_that_would_be_frozen_stop_the_run_before_data_is_read(data, tmp_path):
+    codes, output = run(data, tmp_path / 'run', **FROZEN)
+    assert codes == [1]
+    assert 'frozen_stages=1' in output and '--from-scratch' in output and '--pretrained' in output
+    assert 'loading annotations' not in output
+
+
+def small_backbone(**kwargs):
+    torch.manual_seed(1)
+    net = RLAResNet(18, base_channels=8, norm_eval=False, zero_init_residual=False, **kwargs)
+    net.init_weights()
+    return net
+
+
+@pytest.mark.parametrize('rla, trains', [(None, True), (dict(channels=16), False)],
+                         ids=['plain weights', 'RLA weights'])
+def test_two_processes_train_what_the_weights_ask_for(data, tmp_path, rla, trains):
+    """DDP is built before the weights are loaded, and must know what they freeze."""
+    torch.save(small_backbone(rla=rla).state_dict(), tmp_path / 'weights.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth'))
+    codes, output = run(data, tmp_path / 'run', world=2, model__backbone__init_cfg=init_cfg,
+                        **FROZEN)
+    assert codes == [0, 0], output[-3000:]
+    trained = weights(tmp_path / 'run', 'epoch_1.pth')
+    before = torch.load(tmp_path / 'weights.pth')
+    state = trained['state_dict']
+    assert torch.equal(state['backbone.layer1.0.conv1.weight'], before['layer1.0.conv1.weight'])
+    if trains:
+        assert state['backbone.rla.0.readers.1.weight'].abs().max() > 0
+    else:
+        for name, value in before.items():
+            assert not name.startswith('rla.0.') or torch.equal(state[f'backbone.{name}'], value)
+    assert (trained['state_dict']._metadata['backbone'].get('new_parts') == ['rla']) == trains
+
+
+def test_a_resumed_run_needs_no_pretrained_weights(data, tmp_path):
+    """The restart of a run must not depend on a download."""
+    path = tmp_path / 'weights.pth'
+    torch.save(small_backbone(rla=None).state_dict(), path)
+    options = dict(FROZEN, resume=True, model__backbone__init_cfg=dict(
+        type='Pretrained', checkpoint=str(path)))
+    run(data, tmp_path / 'run', act=kill_at(3), **options | dict(
+        default_hooks__checkpoint=mid_epoch()))
+    path.unlink()
+    codes, output = run(data, tmp_path / 'run', **options)
+    assert codes == [0], output[-3000:]
+    state = weights(tmp_path / 'run', 'epoch_1.pth')['state_dict']
+    assert state._metadata['backbone']['new_parts'] == ['rla'], 'the hidden path is frozen now'
+    codes, output = run(data, tmp_path / 'other', **options)
+    assert codes == [1] and f'checkpoint {path} does not exist' in output

@@ -23,7 +23,7 @@ COUNTS = {
 
 
 class Classifier(torch.nn.Module):
-    """A backbone with the paper's output; no norm of h where it has none."""
+    """A backbone with the paper's output, with a norm of h where the paper has one."""
 
     def __init__(self, backbone, k, channels=2048):
         super().__init__()
@@ -81,7 +81,7 @@ def gru(cell, x, state):
 
 
 def plain_forward(net, image, shared=True, exchange=True, cell='conv', pre_act=True):
-    """The equations, with what an ablation changes, block by block."""
+    """The equations of an ablation, block by block."""
     x = F.max_pool2d(F.relu(net.bn1(net.conv1(image))), 3, 2, 1)
     zeros = torch.zeros(x.shape[0], net.rla[0].channels, *x.shape[2:], dtype=x.dtype)
     state = (zeros, zeros) if cell == 'lstm' else (zeros,)
@@ -141,7 +141,7 @@ def test_a_detector_has_no_unused_parameters(case, randomise):
     (dict(cell='lstm', variant='v2'), ("'v2'", 'v1, v3, v5')),
     (dict(cell='gru', pre_act=False), ('pre_act=False', "'gru'")),
 ])
-def test_what_does_not_go_together_is_named(rla, parts):
+def test_incompatible_settings_are_named(rla, parts):
     with pytest.raises(ValueError) as error:
         RLAResNet(18, rla=rla)
     for part in parts:

@@ -8,7 +8,7 @@ from mmpretrain.utils import register_all_modules
 
 from mmrla.models import RLAPooling, RLAResNet
 from mmrla.paper.counts import GIGA, MEGA, count_flops, count_parameters
-from mmrla.weights.fit import load_weights
+from mmrla.weights import load_weights
 from mmrla.weights.layouts import to_ours
 from support import REPO, golden
 
@@ -22,7 +22,6 @@ IMAGENET = {
     'rla_eca_r152': (60771048, '11.48'),
     'se_r50': (28071976, '3.84'), 'se_r101': (49292328, '7.31'), 'se_r152': (66770984, '10.78'),
     'eca_r50': (25557118, '3.83'), 'eca_r101': (44549331, '7.30'), 'eca_r152': (60193064, '10.78'),
-    'rla_se_x50_32x4d': (27978344, None),
 }
 MOBILENET = {
     'mbv2': (3504872, '299.6'), 'rla_mbv2': (3625320, '351.8'),
@@ -72,7 +71,7 @@ def test_resnets_have_the_papers_parameters_and_flops(name):
 def test_mobilenets_have_the_papers_parameters_and_flops(name):
     model, (parameters, flops) = build(f'{name}_imagenet'), MOBILENET[name]
     assert count_parameters(model) == parameters
-    # The paper's counter looks at modules, and its MobileNetV2 has none for the
+    # The paper's counter counts modules, and its MobileNetV2 has none for the
     # last pooling of 1280 channels from 7x7 to 1x1.
     pooling = 1280 * (7 * 7 + 1)
     with torch.device('meta'):
@@ -100,7 +99,7 @@ def test_logits_are_those_of_the_authors_code(case):
     assert (logits - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_pooling_puts_h_behind_x():
+def test_pooling_concatenates_x_and_h():
     neck = RLAPooling(2).eval()
     x, h = torch.full((1, 3, 4, 4), 5.0), torch.tensor([-1.0, 2.0]).reshape(1, 2, 1, 1)
     pooled, = neck([torch.zeros(1), x, h.expand(1, 2, 4, 4)])
@@ -121,7 +120,7 @@ def classifier_file(tmp_path, randomise):
     return str(tmp_path / 'epoch.pth'), backbone
 
 
-def test_a_detector_takes_all_of_a_classifiers_backbone(classifier_file):
+def test_a_detector_loads_the_whole_backbone_of_a_classifier(classifier_file):
     path, backbone = classifier_file
     detector = RLAResNet(**SMALL, init_cfg=dict(type='Pretrained', checkpoint=path))
     detector.init_weights()
@@ -129,7 +128,7 @@ def test_a_detector_takes_all_of_a_classifiers_backbone(classifier_file):
         assert torch.equal(value, backbone.state_dict()[name]), name
 
 
-def test_the_report_says_what_was_not_for_the_detector(classifier_file):
+def test_the_report_lists_the_weights_that_a_detector_does_not_use(classifier_file):
     path, _ = classifier_file
     report = load_weights(RLAResNet(**SMALL), path)
     assert report.initial == []

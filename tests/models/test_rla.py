@@ -1,7 +1,10 @@
-"""The paper's update: against the authors' figures and a plain computation."""
+"""The paper's update, compared with the authors' outputs and the plain equations."""
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+from mmengine.runner.checkpoint import get_state_dict
 
 from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt
 from mmrla.weights.layouts import to_ours
@@ -28,7 +31,7 @@ def test_stage_outputs_are_those_of_the_authors_code(case):
         assert error < 1e-4, f'stage {i} is off by {error:.1e} of its largest value'
 
 
-def test_v1_and_v3_differ_as_they_do_not_in_the_authors_code():
+def test_v1_and_v3_differ_unlike_in_the_authors_code():
     state = to_ours(golden.weights('r50_paper')).backbone
     outs = []
     for variant in ('v1', 'v3'):
@@ -112,14 +115,23 @@ def test_sides_that_are_no_multiple_of_32(above, randomise):
     assert all(out.isfinite().all() for out in (*outs, h))
 
 
-def test_the_size_coco_has():
+def test_the_image_size_of_coco():
     with torch.no_grad():
         outs = RLAResNet(50).eval()(torch.randn(1, 3, 800, 1333))
     assert [tuple(out.shape[2:]) for out in outs] == [(200, 334), (100, 167), (50, 84), (25, 42)]
 
 
-def test_pooling_an_odd_side_averages_the_pixels_there_are():
+def test_pooling_an_odd_side_averages_the_remaining_pixels():
     stage = RLAResNet(18, base_channels=4, rla=dict(channels=1)).rla[1]
     h = torch.arange(15.0).reshape(1, 1, 3, 5)
     expected = torch.tensor([[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]])
     torch.testing.assert_close(stage.pool(h)[0, 0], expected)
+
+
+@pytest.mark.parametrize('collect', [torch.nn.Module.state_dict, get_state_dict])
+def test_the_settings_of_the_hidden_path_are_saved_with_the_weights(collect):
+    net = torch.nn.ModuleDict(dict(backbone=RLAResNet(
+        18, base_channels=4, rla=dict(channels=3, variant='v3'))))
+    for model in (net, copy.deepcopy(net)):
+        metadata = collect(model)._metadata
+        assert metadata['backbone.rla.0']['rla'] == net.backbone.rla_config.update()

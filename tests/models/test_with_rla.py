@@ -88,11 +88,11 @@ def test_the_ablations_agree_with_the_hidden_state_returned(cfg, rla, randomise)
     dict(strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2)), dict(strides=(1, 1, 2, 2)),
     dict(num_stages=3, strides=(1, 2, 2), dilations=(1, 1, 1), out_indices=(0, 2)),
     dict(frozen_stages=2), dict(norm_eval=True)])
-@pytest.mark.parametrize('pretrained', [True, False])
-def test_the_settings_of_the_network_mean_the_same(backbone, pretrained, randomise):
-    wrapped, special = pair(R50, dict(channels=3, pretrained=pretrained), randomise,
-                            backbone=backbone)
+@pytest.mark.parametrize('new_parts', [(), ('rla',)], ids=['loaded', 'new'])
+def test_the_settings_of_the_network_mean_the_same(backbone, new_parts, randomise):
+    wrapped, special = pair(R50, dict(channels=3), randomise, backbone=backbone)
     for net in (wrapped, special):
+        net.set_new_parts(new_parts)
         net.train()
     assert ({name: p.requires_grad for name, p in wrapped.named_parameters()}
             == {name: p.requires_grad for name, p in special.named_parameters()})

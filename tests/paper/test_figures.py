@@ -1,8 +1,4 @@
-"""What is read off a network: shared weights, the hidden state, its readers."""
-import subprocess
-import sys
-
-import cv2
+"""Measurements on networks: shared weights, the hidden state and its readers."""
 import numpy as np
 import pytest
 import torch
@@ -14,11 +10,10 @@ from mmrla.paper.figures import (
     run_along_depth,
     shared_weight_norms,
 )
-from support import REPO
 
 
 @pytest.mark.parametrize('scale, rate', [(40.0, 0.2), (3.0, 1.5), (0.5, -0.3), (7.0, 1e-3)])
-def test_an_exponential_is_found_again(scale, rate):
+def test_the_fit_recovers_an_exponential(scale, rate):
     y = scale * np.exp(-rate * np.arange(1, 16))
     fit = fit_exponential(y)
     assert (fit.scale, fit.rate) == pytest.approx((scale, rate), rel=1e-4)
@@ -26,7 +21,7 @@ def test_an_exponential_is_found_again(scale, rate):
     np.testing.assert_allclose(fit.at(np.arange(1, 16)), y, rtol=1e-4)
 
 
-def test_the_fit_is_that_of_scipy():
+def test_the_fit_agrees_with_scipy():
     from scipy.optimize import curve_fit
     x = np.arange(1, 16)
     y = 30 * np.exp(-0.25 * x) + np.random.default_rng(0).normal(0, 2, 15)
@@ -37,13 +32,13 @@ def test_the_fit_is_that_of_scipy():
     assert fit.r_squared == pytest.approx(1 - rest @ rest / (15 * y.var()), rel=1e-6)
 
 
-def test_nothing_to_fit_is_said():
-    with pytest.raises(ValueError, match='nothing to fit'):
+def test_constant_values_cannot_be_fitted():
+    with pytest.raises(ValueError, match='at least 3 values that differ'):
         fit_exponential(np.ones(5))
 
 
 @pytest.mark.parametrize('sharing', ['lag', 'ordinal'])
-def test_norms_are_those_of_the_kernel_at_that_lag_or_number(sharing):
+def test_norms_belong_to_the_kernel_of_each_lag_or_number(sharing):
     k = 2
     net = CifarDenseNet(28, growth=k, sharing=sharing)
     with torch.no_grad():
@@ -54,8 +49,8 @@ def test_norms_are_those_of_the_kernel_at_that_lag_or_number(sharing):
     assert norms[0].tolist() == [4 * k * k * place for place in (1, 2, 3)]
 
 
-def test_a_network_that_shares_nothing_is_named():
-    with pytest.raises(ValueError, match='CifarDenseNet shares no 1x1'):
+def test_a_network_without_shared_weights_is_named():
+    with pytest.raises(ValueError, match='CifarDenseNet has no shared 1x1'):
         shared_weight_norms(CifarDenseNet(16))
 
 
@@ -68,7 +63,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize('name', NETWORKS)
-def test_every_block_is_recorded_and_the_network_left_as_it_was(name, randomise):
+def test_every_block_is_recorded_and_the_network_is_unchanged(name, randomise):
     build, blocks = NETWORKS[name]
     net = randomise(build(rla=dict(channels=4))).eval()
     image = torch.randn(1, 3, 64, 64)
@@ -82,7 +77,7 @@ def test_every_block_is_recorded_and_the_network_left_as_it_was(name, randomise)
     assert not any(module._forward_hooks for module in net.modules())
 
 
-def test_what_is_recorded_is_what_the_network_computes(randomise):
+def test_records_equal_the_values_of_the_network(randomise):
     net = randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4), out_hidden=True)).eval()
     image = torch.randn(1, 3, 64, 64)
     *outs, h = net(image)
@@ -99,7 +94,7 @@ def test_what_is_recorded_is_what_the_network_computes(randomise):
         assert step.even_share == pytest.approx(4 / (inputs + 4))
 
 
-def test_h_that_is_not_read_leaves_the_plain_network(randomise):
+def test_without_reading_h_the_network_is_the_plain_one(randomise):
     net = randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4))).eval()
     plain = RLAResNet(18, base_channels=8, rla=None).eval()
     plain.load_state_dict(net.state_dict(), strict=False)
@@ -109,61 +104,3 @@ def test_h_that_is_not_read_leaves_the_plain_network(randomise):
                                   strict=True):
             torch.testing.assert_close(step.out, expected.out)
     assert not torch.allclose(net(image)[-1], plain(image)[-1])
-
-
-def run_tool(name, *arguments):
-    return subprocess.run([sys.executable, REPO / f'tools/{name}.py', *map(str, arguments)],
-                          text=True, capture_output=True)
-
-
-def save(folder, name, backbone, config):
-    """A checkpoint and a config of a backbone; their paths."""
-    torch.save(dict(state_dict={f'backbone.{key}': value for key, value
-                                in backbone.state_dict().items()}), folder / f'{name}.pth')
-    (folder / f'{name}.py').write_text(f'model = dict(backbone=dict({config}))\n')
-    return folder / f'{name}.py', folder / f'{name}.pth'
-
-
-@pytest.mark.parametrize('sharing', ['lag', 'ordinal'])
-def test_figure_2_is_drawn_from_a_checkpoint(sharing, tmp_path, randomise):
-    net = randomise(CifarDenseNet(28, growth=4, sharing=sharing))
-    config, checkpoint = save(tmp_path, 'net', net, "type='CifarDenseNet', depth=28, growth=4, "
-                              f'sharing={sharing!r}')
-    result = run_tool('plot_shared_weights', config, checkpoint, tmp_path / 'out' / 'figure.png')
-    assert result.returncode == 0, result.stderr
-    first = ' '.join(f'{value:.1f}' for value in shared_weight_norms(net)[0])
-    assert f'L1 norms: {first}' in result.stdout
-    assert result.stdout.count('R squared') == 3
-    assert cv2.imread(str(tmp_path / 'out/figure.png')).shape[0] > 200
-    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['figure.png']
-
-
-RESNET = "type='RLAResNet', depth=18, base_channels=8, rla="
-
-
-def test_looking_inside_draws_one_picture(tmp_path, randomise):
-    rla = save(tmp_path, 'rla', randomise(RLAResNet(18, base_channels=8, rla=dict(channels=4))),
-               RESNET + 'dict(channels=4)')
-    plain = save(tmp_path, 'plain', randomise(RLAResNet(18, base_channels=8, rla=None)),
-                 RESNET + 'None')
-    image = tmp_path / 'image.png'
-    cv2.imwrite(str(image), np.random.default_rng(0).integers(0, 255, (65, 97, 3), np.uint8))
-    for name, options in (('alone', ()), ('beside', ('--plain', *plain))):
-        result = run_tool('look_inside', *rla, image, tmp_path / f'{name}.png', *options)
-        assert result.returncode == 0, result.stderr
-    alone, beside = (cv2.imread(str(tmp_path / f'{name}.png')) for name in ('alone', 'beside'))
-    assert alone.shape == beside.shape
-    assert (alone != beside).any(), 'the network without RLA makes no difference'
-    result = run_tool('look_inside', *plain, image, tmp_path / 'none.png')
-    assert result.returncode and 'has no hidden state' in result.stderr
-    assert not (tmp_path / 'none.png').exists()
-
-
-def test_weights_of_another_network_are_refused(tmp_path, randomise):
-    config, _ = save(tmp_path, 'rla', randomise(RLAResNet(18, base_channels=8)),
-                     RESNET + 'dict(channels=4)')
-    _, checkpoint = save(tmp_path, 'plain', RLAResNet(18, base_channels=8, rla=None), '')
-    cv2.imwrite(str(tmp_path / 'image.png'), np.zeros((64, 64, 3), np.uint8))
-    result = run_tool('look_inside', config, checkpoint, tmp_path / 'image.png',
-                      tmp_path / 'out.png')
-    assert result.returncode and 'plain.pth is not of' in result.stderr

@@ -1,4 +1,4 @@
-"""The paper's tables beside the counts, and the files that are made of both."""
+"""The paper's tables, the counts of the configs, and the files generated from them."""
 import json
 import re
 
@@ -10,7 +10,7 @@ from mmrla.paper.comparison import compare, last_evaluation
 from mmrla.paper.tables import TABLES, Row, Table
 from support import CONFIGS, REPO, load_tool
 
-# Networks of other papers, which the tables quote.
+# Networks of other papers that the tables quote.
 QUOTED = {'DenseNet-161 (k=48)', 'DenseNet-264 (k=32)', 'ResNet-200', 'DPN-68', 'DPN-92', 'DPN-98',
           'AOGNet-12M', 'AOGNet-40M', 'HCGNet-B', 'HCGNet-C'}
 
@@ -20,7 +20,7 @@ make_model_zoo = load_tool('dev/make_model_zoo')
 
 @pytest.fixture(scope='module')
 def compared():
-    """All tables; building every network takes most of this file's time."""
+    """All tables; building the networks takes most of the time of this file."""
     return paper_tables.compare_all(list(TABLES))
 
 
@@ -35,11 +35,11 @@ def test_every_row_that_is_not_quoted_has_a_config():
 
 
 def test_a_row_with_too_few_figures_is_named():
-    with pytest.raises(ValueError, match='mine, ResNet.*not 2 figures'):
+    with pytest.raises(ValueError, match='table mine, row ResNet.*must have 2 figures'):
         Table('mine', 'title', ('Params', 'Error'), [Row('ResNet', None, '1.73M')])
 
 
-def test_every_imagenet_count_is_the_printed_one(compared):
+def test_imagenet_counts_equal_the_printed_digits(compared):
     different = {(row['name'], column) for key in ('imagenet', 'ablation', 'unshared_imagenet')
                  for row in compared[key] for column, figure in row['figures'].items()
                  if not figure.equal}
@@ -49,7 +49,7 @@ def test_every_imagenet_count_is_the_printed_one(compared):
                                    ('MobileNetV2 +SE', 'FLOPs')}
 
 
-def test_every_cifar_count_is_within_its_tolerance(compared):
+def test_cifar_counts_are_within_their_tolerance(compared):
     for key in ('shared', 'cifar', 'cifar_ablation', 'channels', 'unshared_cifar'):
         assert TABLES[key].tolerance == 0.02
         for row in compared[key]:
@@ -58,14 +58,13 @@ def test_every_cifar_count_is_within_its_tolerance(compared):
                 assert abs(figure.difference) <= 0.02, row
 
 
-def test_a_reason_is_given_for_what_differs_and_for_nothing_else(compared):
+def test_exactly_the_differences_have_a_reason(compared):
     for key, rows in compared.items():
         different = {(name, column) for name, column, _ in paper_tables.differing(rows)}
         assert different == set(TABLES[key].notes), key
 
 
-def test_the_counts_do_not_agree_by_construction(tmp_path):
-    """A network that is not the paper's is noticed."""
+def test_a_network_that_differs_from_the_paper_is_noticed(tmp_path):
     (tmp_path / 'other.py').write_text(
         f"_base_ = '{CONFIGS}/pretrain/rla_r50_imagenet.py'\n"
         'model = dict(backbone=dict(rla=dict(channels=36)), neck=dict(channels=36),\n'
@@ -74,10 +73,10 @@ def test_the_counts_do_not_agree_by_construction(tmp_path):
     row, = compare(table, tmp_path)
     assert [figure.equal for figure in row['figures'].values()] == [False, False]
     assert row['figures']['Params'].difference == pytest.approx(0.04, abs=0.02)
-    assert 'no reason is known' in paper_tables.as_text(table, [row])
+    assert 'Reason: not known' in paper_tables.as_text(table, [row])
 
 
-def test_text_and_markdown_show_paper_count_and_difference(compared):
+def test_text_and_markdown_show_figure_count_and_difference(compared):
     some = {key: compared[key] for key in ('imagenet', 'mask')}
     text = paper_tables.render(some, 'text')
     assert re.search(
@@ -88,11 +87,11 @@ def test_text_and_markdown_show_paper_count_and_difference(compared):
     assert '| 152 +ECA | 57.41M | 57.40M | -0.005 | 10.78G | 10.78G |' in markdown
     assert '| +GC Block | 44.74M |' in markdown
     for form in (text, markdown):
-        assert '57.41 begins 442 parameters higher' in form
+        assert '57.41 needs 442 parameters more' in form
         assert '7 different' in form
 
 
-def test_json_has_every_figure(compared):
+def test_json_contains_every_figure(compared):
     loaded = json.loads(paper_tables.render(compared, 'json'))
     assert set(loaded) == set(TABLES)
     row = next(row for row in loaded['ablation']['rows'] if row['name'] == '(d) ConvLSTM')
@@ -101,7 +100,7 @@ def test_json_has_every_figure(compared):
     assert row['paper']['Top-1 err.'] == '22.92'
 
 
-def test_measured_accuracies_stand_beside_the_papers(tmp_path):
+def test_results_of_runs_are_shown_next_to_the_papers(tmp_path):
     for seed, top1 in ((0, 94.0), (1, 95.0)):
         run = tmp_path / f'rla_r164_cifar10/seed_{seed}/test/20260101_000000'
         run.mkdir(parents=True)
@@ -117,7 +116,7 @@ def test_measured_accuracies_stand_beside_the_papers(tmp_path):
     assert re.search(r'\(k=12\) .* 4\.95 +5\.50$', text, re.MULTILINE)
 
 
-def test_a_run_without_an_evaluation_measured_nothing(tmp_path):
+def test_a_run_without_an_evaluation_has_no_results(tmp_path):
     assert last_evaluation(tmp_path / 'missing') == {}
 
 
@@ -128,7 +127,7 @@ def test_generated_files_are_up_to_date(name, compared, monkeypatch):
         f'{name} is out of date: run python tools/dev/make_model_zoo.py'
 
 
-def test_the_model_index_is_one_that_mim_reads():
+def test_mim_can_read_the_model_index():
     index = yaml.safe_load((REPO / 'model-index.yml').read_text())
     content = yaml.safe_load((REPO / index['Import'][0]).read_text())
     models = {model['Name']: model for model in content['Models']}

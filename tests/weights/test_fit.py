@@ -1,4 +1,5 @@
 """Loading into models: the warm start, what fits and what does not, and the report."""
+import copy
 import logging
 import pickle
 from collections import OrderedDict
@@ -8,18 +9,21 @@ import pytest
 import torch
 from mmdet.models import ResNet
 from mmengine.hooks import EMAHook
-from mmengine.model import ExponentialMovingAverage, PretrainedInit
+from mmengine.model import ExponentialMovingAverage, PretrainedInit, initialize
 from mmengine.runner import get_state_dict, load_checkpoint, save_checkpoint
 from torch import nn
 
 from mmrla.models import RLACifarResNet, RLAMobileNetV2, RLAPooling, RLAResNet
 from mmrla.models.rla import last_convolution
-from mmrla.weights.fit import BY_THE_MODEL, WARM_START, WIDENED, load_weights
-from mmrla.weights.reading import CheckpointError
+from mmrla.weights import load_weights
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.fit import NEUTRAL, WARM_START, WIDENED
+from mmrla.weights.loading import BY_THE_MODEL
 from support import golden
+from support.runners import make_runner
 
 SMALL = dict(depth=18, base_channels=8, norm_eval=False)
-NEW = dict(channels=4, pretrained=False)
+NEW = dict(channels=4)
 
 
 @pytest.fixture
@@ -45,13 +49,21 @@ def total(outs):
 
 # The warm start
 
+ATTENTIONS = [None, 'SE', 'ECA', 'CBAM', 'GC', 'NL']
+
+
 @pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize('dtype, tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize('depth', [18, 50, 101])
-def test_a_warm_start_computes_what_mmdets_resnet_computes(depth, dtype, tolerance, training, save,
-                                                           randomise):
-    plain = randomise(ResNet(depth, norm_eval=False))
-    net = init(RLAResNet(depth, norm_eval=False), save(plain.state_dict()))
+@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('rla', [dict(channels=8), None], ids=['rla', 'plain'])
+@pytest.mark.parametrize('depth, dtype, tolerance', [
+    (18, torch.float64, 1e-12), (50, torch.float64, 1e-12), (101, torch.float64, 1e-12),
+    (18, torch.float32, 1e-5)])
+def test_a_warm_start_computes_what_mmdets_resnet_computes(
+        depth, rla, attention, dtype, tolerance, training, save, randomise):
+    plain = randomise(ResNet(depth, base_channels=16, stem_channels=16, norm_eval=False))
+    net = RLAResNet(depth, base_channels=16, norm_eval=False, rla=rla,
+                    attention=attention and dict(type=attention))
+    init(net, save(plain.state_dict()))
     for model in (plain, net):
         model.to(dtype)
         model.train(training)
@@ -87,12 +99,16 @@ def test_a_plain_classifier_becomes_an_rla_classifier(save, randomise):
     torch.testing.assert_close(logits(model, image), logits(plain, image))
 
 
-@pytest.mark.parametrize('network', [RLAResNet, RLAMobileNetV2])
-def test_training_moves_the_whole_hidden_path_of_a_warm_start(network, save, randomise):
+@pytest.mark.parametrize('network, attention', [
+    *((RLAResNet, attention) for attention in ATTENTIONS), (RLAMobileNetV2, None),
+    (RLAMobileNetV2, 'ECA')])
+def test_training_moves_all_new_parts_of_a_warm_start(network, attention, save, randomise):
     arguments = dict(SMALL) if network is RLAResNet else dict(
         widen_factor=0.25, out_indices=(1, 2, 4, 7))
     plain = randomise(network(**arguments, rla=None))
-    arguments.update(norm_eval=True, frozen_stages=1)  # as a detector has it
+    ratio = dict(ratio=1) if attention not in (None, 'ECA') else {}  # no dead ReLU
+    arguments.update(norm_eval=True, frozen_stages=1,  # as in a detector
+                     attention=attention and dict(type=attention, **ratio))
     net = init(network(**arguments, rla=NEW), save(plain.state_dict())).double().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.02)
@@ -100,39 +116,68 @@ def test_training_moves_the_whole_hidden_path_of_a_warm_start(network, save, ran
     for step in range(20):
         optimizer.zero_grad()
         total(net(image)).backward()
-        if step == 0:  # h enters at once; what makes h follows when it has entered
+        if step == 0:  # h enters at once; the layers that compute h follow at the next step
             readers = [last_convolution(reader).weight for reader in net.readers()]
             assert all(weight.abs().max() == 0 for weight in readers)
             assert sum(weight.grad.abs().max() == 0 for weight in readers) == 1, 'only h^0 is zero'
         optimizer.step()
     moved = {name for name, value in net.named_parameters()
              if not torch.equal(value, before[name])}
-    hidden = {name for name, _ in net.named_parameters() if 'rla.' in name or 'reader' in name}
-    first = {name for name in hidden if name.startswith('rla.0.readers.0.')}  # reads h^0 = 0
-    assert hidden - first <= moved
-    frozen = {name for name in before if name.startswith(('conv1.', 'layer1.'))}
+    new = {name for name, _ in net.named_parameters()
+           if any(part in name for part in ('rla.', 'reader', 'attention'))}
+    first = {name for name in new if name.startswith('rla.0.readers.0.')}  # reads h^0 = 0
+    assert new - first - unmovable(net, attention) <= moved
+    frozen = {name for name in before if name.startswith(('conv1.', 'layer1.'))} - new
     assert not frozen & moved
     statistics = {name for name, value in net.state_dict().items()
                   if 'running_mean' in name and not torch.equal(value, before[name])}
-    assert statistics and all('rla.' in name or 'reader' in name for name in statistics)
+    assert statistics and all(
+        any(part in name for part in ('rla.', 'reader', 'attention')) for name in statistics)
 
 
-def test_a_pretrained_hidden_path_is_frozen_with_its_stage(randomise):
+def unmovable(net, attention):
+    """A constant that is added to all inputs of a softmax over pixels has no gradient."""
+    names = dict(GC='conv_mask.bias', NL='phi.conv.bias')
+    return {name for name, _ in net.named_parameters()
+            if attention in names and name.endswith(names[attention])}
+
+
+@pytest.mark.parametrize('parts, trains', [((), False), (('rla',), True), (None, True)])
+def test_a_hidden_path_is_frozen_with_its_stage_unless_it_is_new(parts, trains, randomise):
     net = randomise(RLAResNet(**dict(SMALL, norm_eval=True), frozen_stages=1,
                               rla=dict(channels=4))).train()
-    assert not any(p.requires_grad for p in net.rla[0].parameters())
-    assert not any(norm.training for norm in net.rla[1].norms)
+    if parts is not None:
+        net.set_new_parts(parts)
+    assert all(p.requires_grad == trains for p in net.rla[0].parameters())
+    assert all(norm.training == trains for norm in net.rla[1].norms)
+    assert not any(p.requires_grad for p in net.layer1.parameters())
 
 
-def test_a_warm_start_that_would_not_train_is_pointed_out(save, randomise, monkeypatch):
+def test_what_is_new_survives_a_checkpoint(save, randomise):
+    """A resumed run must freeze what the interrupted one froze."""
+    arguments = dict(SMALL, norm_eval=True, frozen_stages=1, attention=dict(type='ECA'))
+    warm = RLAResNet(**arguments, rla=NEW)
+    load_weights(warm, save(randomise(RLAResNet(**SMALL, rla=None)).state_dict()))
+    assert warm.new_parts == {'rla', 'attention'}
+    resumed = RLAResNet(**arguments, rla=NEW)
+    load_weights(resumed, save(warm.state_dict()))
+    assert resumed.new_parts == {'rla', 'attention'}
+    plain_load = RLAResNet(**arguments, rla=NEW)
+    plain_load.load_state_dict(warm.state_dict())
+    assert plain_load.new_parts == {'rla', 'attention'}
+    pretrained = RLAResNet(**arguments, rla=NEW)
+    load_weights(pretrained, save(RLAResNet(**arguments, rla=NEW).state_dict()))
+    assert pretrained.new_parts == frozenset()
+
+
+def test_the_log_says_which_parts_are_new(save, randomise, monkeypatch):
     lines = []
-    monkeypatch.setattr('mmrla.weights.fit.print_log', lambda text, **_: lines.append(text))
+    monkeypatch.setattr('mmrla.weights.loading.print_log', lambda text, **_: lines.append(text))
     path = save(randomise(RLAResNet(**SMALL, rla=None)).state_dict())
-    load_weights(RLAResNet(**dict(SMALL, norm_eval=True), rla=dict(channels=4)), path)
-    assert 'rla.pretrained=False' in lines[-1]
-    lines.clear()
-    load_weights(RLAResNet(**dict(SMALL, norm_eval=True), rla=NEW), path)
-    assert len(lines) == 1
+    load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='ECA')), path)
+    assert NEUTRAL in lines[0] and WARM_START in lines[0]
+    assert lines[1].startswith('the hidden path is new')
+    assert lines[2].startswith('the attention is new')
 
 
 def test_a_plain_detector_becomes_an_rla_detector_through_load_from(save, randomise):
@@ -175,7 +220,7 @@ def test_the_report_counts_every_entry_once(save, randomise):
     assert f'{len(plain)} loaded: conv1.weight, bn1.weight, bn1.bias, ...' in str(report)
     assert f'8 adapted ({WARM_START})' in str(report)
     assert f'{len(report.initial)} left at their initial values: rla.' in str(report)
-    assert '1 of the file ignored: fc.weight' in str(report)
+    assert '1 ignored in the file: fc.weight' in str(report)
 
 
 def test_heads_for_other_classes_are_left_and_named(save, randomise):
@@ -189,7 +234,7 @@ def test_heads_for_other_classes_are_left_and_named(save, randomise):
     report = load_weights(models[1], path)
     assert torch.equal(models[1].bbox_head.weight, before)
     assert torch.equal(models[1].backbone.conv1.weight, models[0].backbone.conv1.weight)
-    assert report.ignored[0] == 'bbox_head.weight (shape (80, 4) there, (3, 4) here)'
+    assert report.ignored[0] == 'bbox_head.weight (shape (80, 4) in the file, (3, 4) here)'
 
 
 def test_only_part_of_a_file_with_a_prefix(save, randomise):
@@ -201,12 +246,13 @@ def test_only_part_of_a_file_with_a_prefix(save, randomise):
         load_weights(RLAResNet(**SMALL), path, 'student')
 
 
-def test_mmengine_strict_means_strict(save, randomise):
+def test_a_strict_load_needs_every_entry_and_nothing_else(save, randomise, tmp_path, monkeypatch):
     state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
-    with pytest.raises(CheckpointError, match='does not fit exactly'):
-        load_checkpoint(RLAResNet(**SMALL, rla=NEW), save(state), strict=True)
+    runner = make_runner(RLAResNet(**SMALL, rla=NEW), tmp_path, monkeypatch)
+    with pytest.raises(CheckpointError, match='does not match exactly'):
+        runner.load_checkpoint(save(state), strict=True)
     net = RLAResNet(**SMALL, rla=None)
-    load_checkpoint(net, save(state), strict=True)
+    make_runner(net, tmp_path, monkeypatch).load_checkpoint(save(state), strict=True)
     assert torch.equal(net.conv1.weight, state['conv1.weight'])
 
 
@@ -214,9 +260,9 @@ def test_a_share_below_the_threshold_needs_to_be_asked_for(save, randomise):
     state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
     half = {name: value for i, (name, value) in enumerate(state.items()) if i % 2 or i == 0}
     net = RLAResNet(**SMALL, rla=None)
-    with pytest.raises(CheckpointError, match='at least 70% must be there.*min_share=0'):
+    with pytest.raises(CheckpointError, match='at least 70% is required.*min_share=0'):
         load_weights(net, save(half))
-    net.init_cfg = dict(type='Pretrained', checkpoint=save(half), min_share=0)
+    net.init_cfg = dict(type='PretrainedBackbone', checkpoint=save(half), min_share=0)
     net.init_weights()
     assert all(torch.equal(net.state_dict()[name], value) for name, value in half.items())
 
@@ -282,11 +328,11 @@ def test_one_recurrent_convolution_does_not_take_several(save, randomise):
 
 
 @pytest.mark.parametrize('file, network, text', [
-    (dict(attention=dict(type='ECA')), dict(), 'has no place for'),
+    (dict(attention=dict(type='ECA')), dict(), 'does not have: layer'),
     (dict(dcn=dict(type='DCNv2', deform_groups=1), stage_with_dcn=(False, True, True, True)),
-     dict(), 'has no place for'),
-    (dict(), dict(deep_stem=True), 'has nothing for stem'),
-    (dict(deep_stem=True), dict(), 'has nothing for bn1, conv1'),
+     dict(), 'does not have: layer'),
+    (dict(), dict(deep_stem=True), 'has no entries for stem'),
+    (dict(deep_stem=True), dict(), 'has no entries for bn1, conv1'),
     (dict(depth=18), dict(), 'blocks in its stages'),
 ])
 def test_a_network_built_otherwise_stops(file, network, text, save):
@@ -296,22 +342,26 @@ def test_a_network_built_otherwise_stops(file, network, text, save):
         load_weights(RLAResNet(**{**arguments, **network}), path)
 
 
-def test_what_a_plain_file_cannot_have_is_pointed_out(save, monkeypatch):
+def test_entries_that_stay_random_are_pointed_out(save, monkeypatch):
     lines = []
-    monkeypatch.setattr('mmrla.weights.fit.print_log',
-                        lambda text, level, **_: lines.append((level, text)))
-    path = save(RLAResNet(**SMALL, rla=None).state_dict())
-    load_weights(RLAResNet(**SMALL, rla=NEW, attention=dict(type='SE', ratio=4)), path)
-    assert lines[-1] == (logging.WARNING, 'of these 16 are not the hidden path\'s: '
-                         'layer1.0.attention.fc.0.weight, layer1.0.attention.fc.2.weight, '
-                         'layer1.1.attention.fc.0.weight, ...')
+    monkeypatch.setattr('mmrla.weights.loading.print_log',
+                        lambda text, level=logging.INFO, **_: lines.append((level, text)))
+    arguments = dict(depth=50, base_channels=8, rla=None)
+    path = save(RLAResNet(**arguments).state_dict())
+    dcn = dict(dcn=dict(type='DCNv2', deform_groups=1),
+               stage_with_dcn=(False, False, False, True))
+    load_weights(RLAResNet(**{**arguments, **dcn, 'rla': NEW}), path)
+    assert lines[0][0] == logging.WARNING
+    assert lines[1] == (logging.WARNING, '6 of these are not in a new part: '
+                        'layer4.0.conv2.conv_offset.weight, layer4.0.conv2.conv_offset.bias, '
+                        'layer4.1.conv2.conv_offset.weight, ...')
 
 
 @pytest.mark.parametrize('source, target', [
     (lambda: RLAResNet(18, rla=None), RLAMobileNetV2), (RLAMobileNetV2, lambda: RLAResNet(18)),
     (lambda: RLACifarResNet(20, rla=None), lambda: RLAResNet(18))])
 def test_another_architecture_is_not_called_another_depth_or_update(source, target, save):
-    with pytest.raises(CheckpointError, match='is of another architecture than this RLA'):
+    with pytest.raises(CheckpointError, match='has another architecture than this RLA'):
         load_weights(target(), save(source().state_dict()))
 
 
@@ -399,7 +449,7 @@ def wrong_file(kind, folder, code):
 
 WRONG = {
     'truncated': 'cannot be read', 'text': 'cannot be read',
-    'another architecture': 'is of another architecture',
+    'another architecture': 'has another architecture',
     'another depth': 'set model.backbone.depth=34',
     'another k': 'set model.backbone.rla.channels=6', 'code': 'refused',
     'plain pickle with code': 'cannot be read', 'empty dict': 'it is an empty dict',
@@ -407,19 +457,89 @@ WRONG = {
     'wrong sha256': 'its name says 0123abcd', 'another attention': 'set deep_stem, attention'}
 
 
-@pytest.mark.parametrize('way', ['init_cfg', 'load_from'])
+def load_by_init_cfg(net, path, runner):
+    initialize(net, dict(type='PretrainedBackbone', checkpoint=path))
+
+
+@pytest.mark.parametrize('load', [
+    load_by_init_cfg, lambda net, path, runner: load_weights(net, path),
+    lambda net, path, runner: runner.load_checkpoint(path)],
+    ids=['init_cfg', 'load_weights', 'runner'])
 @pytest.mark.parametrize('kind', WRONG)
-def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, way, tmp_path, randomise,
-                                                               code):
+def test_a_wrong_file_is_named_in_one_line_and_changes_nothing(kind, load, tmp_path, randomise,
+                                                               code, monkeypatch):
     path = wrong_file(kind, tmp_path, code[0])
     net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    runner = make_runner(net, tmp_path / 'run', monkeypatch)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with pytest.raises(CheckpointError) as error:
-        if way == 'init_cfg':
-            load_weights(net, str(path))
-        else:
-            load_checkpoint(net, str(path))
+        load(net, str(path), runner)
     message = str(error.value)
     assert str(path) in message and WRONG[kind] in message and '\n' not in message
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert not code[1].exists()
+
+
+# mmengine's own functions, which mmrla does not replace
+
+REFUSED = ('another architecture', 'another depth', 'another k', 'another attention')
+
+
+@pytest.mark.parametrize('kind', [kind for kind in WRONG if kind not in (
+    'empty dict', 'wrong sha256')])
+def test_a_wrong_file_stops_mmengines_own_load_checkpoint(kind, tmp_path, randomise, code):
+    path = wrong_file(kind, tmp_path, code[0])
+    net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(Exception) as error:  # torch's own for files that cannot be read
+        load_checkpoint(net, str(path))
+    assert kind not in REFUSED or WRONG[kind] in str(error.value)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not code[1].exists()
+
+
+@pytest.mark.parametrize('load', [
+    lambda net, state, path: net.load_state_dict(state),
+    lambda net, state, path: load_checkpoint(net, path)], ids=['load_state_dict', 'mmengine'])
+def test_a_plain_load_takes_foreign_weights(load, save, randomise):
+    image = torch.randn(1, 3, 64, 64)
+    plain = randomise(RLAResNet(**SMALL, rla=None)).eval()
+    state = {**plain.state_dict(), 'fc.weight': torch.ones(2)}  # a torchvision ResNet's
+    net = RLAResNet(**SMALL, rla=NEW).eval()
+    load(net, state, save(state))
+    for out, expected in zip(net(image), plain(image), strict=True):
+        torch.testing.assert_close(out, expected)
+    theirs = golden.weights('r50_released')
+    net = RLAResNet(50, rla=dict(channels=32, variant='v3'))
+    load(net, theirs, save(theirs))
+    assert torch.equal(net.rla[0].compress.weight, theirs['conv_outs.0.weight'])
+
+
+def test_a_plain_load_of_some_own_entries_is_left_to_torch(randomise):
+    """As mmdet's SyncNormHook does it."""
+    net = randomise(RLAResNet(**SMALL, rla=dict(channels=4)))
+    norms = {name: value + 1 for name, value in net.state_dict().items() if 'bn' in name}
+    readers = [reader.weight.clone() for reader in net.readers()]
+    net.load_state_dict(norms, strict=False)
+    assert torch.equal(net.bn1.weight, norms['bn1.weight'])
+    assert all(torch.equal(reader.weight, before) for reader, before in zip(
+        net.readers(), readers, strict=True)), 'a partial load must not be a warm start'
+    with pytest.raises(RuntimeError, match='Missing key'):
+        net.load_state_dict({**norms, 'rla.0.compress.weight': net.rla[0].compress.weight})
+
+
+def test_a_plain_load_checks_the_update(randomise):
+    state = randomise(RLAResNet(**SMALL, rla=dict(channels=4, variant='v3'))).state_dict()
+    net = RLAResNet(**SMALL, rla=dict(channels=4, variant='v1'))
+    with pytest.raises(CheckpointError, match="set model.backbone.rla.variant='v3'"):
+        net.load_state_dict(state)
+    RLAResNet(**SMALL, rla=dict(channels=4, variant='v3')).load_state_dict(state)
+
+
+@pytest.mark.parametrize('change', [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))],
+                         ids=['deepcopy', 'pickle'])
+def test_a_copied_backbone_still_takes_foreign_weights(change, randomise):
+    state = randomise(RLAResNet(**SMALL, rla=None)).state_dict()
+    net = change(RLAResNet(**SMALL, rla=NEW))
+    net.load_state_dict({**state, 'fc.weight': torch.ones(2)})
+    assert all(reader.weight.abs().max() == 0 for reader in net.readers())

@@ -1,5 +1,7 @@
 """Weights of plain networks and of hidden paths, in WithRLA."""
+import copy
 import logging
+import pickle
 
 import pytest
 import torch
@@ -7,8 +9,10 @@ from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint, save_checkpoint
 
 from mmrla.models import RLAResNet, WithRLA
-from mmrla.weights.fit import WARM_START, load_weights
-from mmrla.weights.reading import CheckpointError
+from mmrla.weights import load_weights
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.fit import WARM_START
+from mmrla.weights.loading import find_new_parts
 from support import load_tool
 
 R18 = dict(depth=18, base_channels=8)
@@ -51,16 +55,17 @@ def assert_same(net, other, image):
 def test_a_torchvision_file_loads_by_init_cfg_and_is_reported(inner, plain, torchvision_file, image,
                                                               monkeypatch):
     messages = []
-    monkeypatch.setattr('mmrla.weights.fit.print_log',
-                        lambda text, **kwargs: messages.append((kwargs['level'], text)))
+    monkeypatch.setattr(
+        'mmrla.weights.loading.print_log', lambda text, logger=None, level=logging.INFO:
+        messages.append((level, text)))
     init_cfg = dict(type='Pretrained', checkpoint=torchvision_file)
     cfg = dict(type='WithRLA', backbone=dict(MMDET), rla=RLA)
     (cfg['backbone'] if inner else cfg)['init_cfg'] = init_cfg
     net = MODELS.build(cfg)
     net.init_weights()
     assert_same(net, plain, image)
-    (level, text), = messages
-    assert level == logging.INFO
+    (level, text), (_, second) = messages
+    assert level == logging.INFO and 'the hidden path is new' in second
     assert text.startswith(f'ResNetWithRLA from {torchvision_file}: '
                            f'{len(plain.state_dict())} loaded')
     assert WARM_START in text and 'fc.weight' in text
@@ -88,6 +93,41 @@ def test_its_own_checkpoint_comes_back_and_knows_its_variant(randomise, tmp_path
         load_checkpoint(wrong, str(path))
 
 
+@pytest.mark.parametrize('copied', [
+    lambda net: net, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))],
+    ids=['itself', 'deepcopy', 'pickle'])
+def test_what_is_frozen_depends_on_the_loaded_weights(copied, plain):
+    cfg = dict(MMDET, frozen_stages=1, norm_eval=True)
+    net = copied(WithRLA(cfg, rla=RLA)).train()
+    stages = net.rla[0], net.rla[1]
+
+    def trains():
+        return [(all(p.requires_grad for p in stage.parameters()), stage.norms[0].training)
+                for stage in stages]
+
+    assert net.new_parts is None and trains() == [(True, True)] * 2
+    own = net.state_dict()
+    net.load_state_dict(own)
+    assert net.new_parts == frozenset() and trains() == [(False, False), (True, False)]
+    net.load_state_dict(plain.state_dict(), strict=False)
+    assert net.new_parts == {'rla'} and trains() == [(True, True)] * 2
+    assert net.state_dict()._metadata['']['new_parts'] == ['rla']
+    assert find_new_parts(net, plain.state_dict()) == ('rla',)
+    assert find_new_parts(net, own) == ()
+
+
+def test_frozen_random_values_are_found(torchvision_file):
+    frozen = dict(MMDET, frozen_stages=1)
+    net = WithRLA(dict(frozen), rla=RLA)
+    assert net.keeps_random_values()
+    assert not WithRLA(dict(MMDET, norm_eval=False), rla=RLA).keeps_random_values()
+    pretrained = WithRLA(dict(frozen), rla=RLA, init_cfg=dict(
+        type='Pretrained', checkpoint=torchvision_file))
+    assert not pretrained.keeps_random_values()
+    load_weights(net, torchvision_file)
+    assert not net.keeps_random_values()
+
+
 def test_the_specialised_class_reads_it_and_it_reads_that_classs(randomise, tmp_path, image):
     for source, target in ((with_rla(), RLAResNet(**R18, rla=RLA)),
                            (RLAResNet(**R18, rla=RLA), with_rla())):
@@ -100,24 +140,27 @@ def test_the_specialised_class_reads_it_and_it_reads_that_classs(randomise, tmp_
             torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_converted_checkpoint_comes_back(randomise, tmp_path, image, monkeypatch, capsys):
-    net = randomise(with_rla())
+MOBILENET = dict(type='mmpretrain.MobileNetV2', widen_factor=0.25, out_indices=(2, 4, 6))
+
+
+@pytest.mark.parametrize('inner', [MMDET, MOBILENET], ids=['resnet', 'mobilenet'])
+def test_a_converted_checkpoint_comes_back(inner, randomise, tmp_path, image, monkeypatch, capsys):
+    net = randomise(WithRLA(dict(inner), rla=RLA))
     save_checkpoint(dict(state_dict=net.state_dict()), str(tmp_path / 'own.pth'))
     monkeypatch.setattr('sys.argv', [
         'convert', str(tmp_path / 'own.pth'), str(tmp_path / 'shared.safetensors')])
     load_tool('convert_weights').main()
     path = capsys.readouterr().out.strip().splitlines()[-1]
-    other = with_rla()
+    other = WithRLA(dict(inner), rla=RLA)
     load_weights(other, path)
     assert_same(other, net, image)
 
 
 def test_names_that_another_layout_has_are_left_as_they_are(randomise, tmp_path, image):
     """mmpretrain's MobileNetV2 has other names than mmdet's, which RLAMobileNetV2 has."""
-    cfg = dict(type='mmpretrain.MobileNetV2', widen_factor=0.25, out_indices=(2, 4, 6))
-    plain, path = randomise(MODELS.build(dict(cfg))), tmp_path / 'mobilenet.pth'
+    plain, path = randomise(MODELS.build(dict(MOBILENET))), tmp_path / 'mobilenet.pth'
     save_checkpoint(dict(state_dict=plain.state_dict()), str(path))
-    net = WithRLA(dict(cfg))
+    net = WithRLA(dict(MOBILENET))
     report = load_weights(net, str(path))
     assert len(report.loaded) == len(plain.state_dict())
     assert_same(net, plain, image)

@@ -1,8 +1,9 @@
-"""COCO's evaluation by pycocotools and by faster-coco-eval, on made-up detections.
+"""Compare the speed of pycocotools and faster-coco-eval on generated detections.
 
     python tools/dev/benchmark_evaluation.py --images 5000
 
-Both get the same ground truth and detections, take turns, and must agree.
+Both evaluate the same ground truth and detections, in turn, and their results are
+compared.
 """
 import argparse
 import contextlib
@@ -10,7 +11,7 @@ import io
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import mmengine
 import numpy as np
@@ -18,15 +19,16 @@ import torch
 from mmengine.logging import MMLogger
 from mmengine.registry import METRICS
 
-import mmrla  # noqa: F401  (registers the metric and mends the stack)
+import mmrla  # noqa: F401  (registers the metric)
 
 CLASSES = 80
+KINDS = ('mmdet.CocoMetric', 'FasterCocoMetric')
 
 
-def made_up(images: int, objects: int, detections: int) -> Tuple[dict, List[dict]]:
-    """Ground truth in COCO's format, and detections as mmdet's metric takes them.
+def generated_data(images: int, objects: int, detections: int) -> Tuple[dict, List[dict]]:
+    """Return ground truth in COCO format, and detections as input of mmdet's metric.
 
-    Two in three detections are an object, moved a little; the rest is anywhere.
+    Two thirds of the detections are shifted objects; the others are at random places.
     """
     rng = np.random.default_rng(0)
     annotations, samples = [], []
@@ -43,7 +45,7 @@ def made_up(images: int, objects: int, detections: int) -> Tuple[dict, List[dict
         found = found + rng.normal(0, 0.1, size.shape) * size
         stray = rng.random(detections) < 1 / 3
         found[stray] = rng.uniform(0, 400, (stray.sum(), 2))
-        # Scores with two digits: many are equal, as they are in real detections.
+        # Scores with two digits: many are equal, as in real detections.
         samples.append(dict(img_id=image, ori_shape=(640, 640), pred_instances=dict(
             bboxes=torch.from_numpy(np.hstack([found, found + size])),
             scores=torch.from_numpy(rng.random(detections).round(2)),
@@ -56,7 +58,7 @@ def made_up(images: int, objects: int, detections: int) -> Tuple[dict, List[dict
 
 
 def evaluate(kind: str, path: Path, samples: List[dict]) -> Tuple[Dict[str, float], float]:
-    """The figures of a metric, and the seconds that it took for them."""
+    """Return the results of a metric and the seconds it took."""
     metric = METRICS.build(dict(
         type=kind, ann_file=str(path), metric='bbox', format_only=False,
         metric_items=['mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l', 'AR@100', 'AR@300',
@@ -70,7 +72,7 @@ def evaluate(kind: str, path: Path, samples: List[dict]) -> Tuple[Dict[str, floa
 
 
 def stats(kind: str, path: Path, samples: List[dict]) -> np.ndarray:
-    """All twelve figures as they are computed, not rounded as mmdet reports them."""
+    """Return the twelve COCO figures without the rounding of mmdet's report."""
     from mmdet.datasets.api_wrappers import COCO, COCOeval
     if kind == 'FasterCocoMetric':
         from faster_coco_eval.core.faster_eval_api import COCOeval_faster as COCOeval
@@ -87,35 +89,59 @@ def stats(kind: str, path: Path, samples: List[dict]) -> np.ndarray:
     return np.asarray(evaluation.stats[:12])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Time the evaluation of detections.')
-    parser.add_argument('--images', type=int, default=5000)
-    parser.add_argument('--objects', type=int, default=7, help='of an image, on average')
-    parser.add_argument('--detections', type=int, default=100, help='of an image')
-    parser.add_argument('--rounds', type=int, default=1)
-    args = parser.parse_args()
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        description='Compare the speed of pycocotools and faster-coco-eval.')
+    parser.add_argument('--images', type=int, default=5000, help='number of images')
+    parser.add_argument('--objects', type=int, default=7, help='mean number of objects per image')
+    parser.add_argument('--detections', type=int, default=100, help='detections per image')
+    parser.add_argument('--rounds', type=int, default=1, help='measured rounds')
+    return parser
+
+
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """Parse and check the arguments."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     for name in ('images', 'objects', 'detections', 'rounds'):
         if getattr(args, name) < 1:
             parser.error(f'--{name} {getattr(args, name)} must be 1 or more')
+    return args
+
+
+def measure(path: Path, samples: List[dict], rounds: int) -> Tuple[Dict[str, float], bool]:
+    """Evaluate with both metrics in turn.
+
+    Returns:
+        tuple: The median seconds of each metric, and whether the reports agree.
+    """
+    times, figures = {kind: [] for kind in KINDS}, {}
+    for _ in range(rounds):
+        for kind in KINDS:
+            figures[kind], seconds = evaluate(kind, path, samples)
+            times[kind].append(seconds)
+    # The comparison uses repr because a class without objects has NaN.
+    same = len({repr(figures[kind]) for kind in KINDS}) == 1
+    return {kind: float(np.median(times[kind])) for kind in KINDS}, same
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parse_args(argv)
     from mmdet.utils import register_all_modules
     register_all_modules()
     MMLogger.get_current_instance().setLevel('ERROR')
-    kinds = ('mmdet.CocoMetric', 'FasterCocoMetric')
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'truth.json'
-        truth, samples = made_up(args.images, args.objects, args.detections)
+        truth, samples = generated_data(args.images, args.objects, args.detections)
         mmengine.dump(truth, path)
-        times, figures = {kind: [] for kind in kinds}, {}
-        for _ in range(args.rounds):
-            for kind in kinds:
-                figures[kind], seconds = evaluate(kind, path, samples)
-                times[kind].append(seconds)
-        slow, fast = (np.median(times[kind]) for kind in kinds)
-        exact = [stats(kind, path, samples) for kind in kinds]
-    same = repr(figures[kinds[0]]) == repr(figures[kinds[1]])  # a class without objects has NaN
+        medians, same = measure(path, samples, args.rounds)
+        exact = [stats(kind, path, samples) for kind in KINDS]
+    slow, fast = (medians[kind] for kind in KINDS)
     print(f'{args.images} images, {len(truth["annotations"])} objects, '
           f'{args.images * args.detections} detections')
-    print(f'pycocotools {slow:.1f} s, faster-coco-eval {fast:.1f} s: {slow / fast:.1f} times')
+    print(f'pycocotools {slow:.1f} s, faster-coco-eval {fast:.1f} s: ratio {slow / fast:.1f}')
     print(f'reported figures equal: {same}')
     print(f'largest difference of the twelve: {np.abs(exact[0] - exact[1]).max():.1e} '
           f'(mAP {exact[0][0]:.12f} and {exact[1][0]:.12f})')

@@ -1,10 +1,11 @@
-"""Kill a training run again and again, resume it, and count what was lost.
-
-A small detector is trained on embedded shapes. Half of the kills (SIGKILL) come at
-random moments, half while a checkpoint is being written; the disk is made slow so
-that this takes a while. mmrla's hook and mmengine's own get the same kills:
+"""Kill a training run repeatedly, resume it, and count the lost work.
 
     python tools/dev/chaos.py --kills 100
+
+The run trains a small detector on the embedded shapes. Half of the kills (SIGKILL) come
+at random times, and half while a checkpoint is written. Writes are slowed down, so that
+a checkpoint takes long enough. The checkpoint hooks of mmrla and of mmengine get the
+same kills.
 """
 import argparse
 import builtins
@@ -22,41 +23,39 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import torch
 from mmdet.utils import register_all_modules
-from mmengine import runner as mmengine_runner
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
-from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmengine.runner import runner as mmengine_runner_module
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.commands.paths import REPO
+from mmrla.commands.runner import build_runner
 from mmrla.datasets import make_shapes
-from mmrla.weights.reading import CheckpointError
-from mmrla.weights.writing import verify
+from mmrla.weights.errors import CheckpointError
+from mmrla.weights.writing import verify_checkpoint
 
-REPO = Path(__file__).resolve().parents[2]
 CONFIG = REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py'
 CHUNK = 1 << 16
 
 
 def prepare() -> None:
-    """Do once what every child would do, and leave out what takes longest.
+    """Do once what every child would do, and replace two slow functions.
 
-    mmengine formats the whole config for every checkpoint, and asks compilers
-    for their versions at every start.
+    mmengine formats the whole config for every checkpoint, and runs compilers to
+    get their versions at every start.
     """
-    torch.set_num_threads(1)  # a child of more threads may hang
+    torch.set_num_threads(1)  # a child with more threads may hang
     register_all_modules()
     Config.pretty_text = property(lambda cfg: repr(cfg._cfg_dict.to_dict()))
     mmengine_runner_module.collect_env = dict
 
 
 class Progress:
-    """What a child did, in memory that outlives it."""
+    """The progress of a child process, in memory that survives its death."""
 
     FIELDS = ('step', 'resumed_at', 'saves', 'writing')
 
@@ -65,6 +64,7 @@ class Progress:
         self.clear()
 
     def clear(self) -> None:
+        """Reset all fields."""
         for name in self.FIELDS:
             setattr(self, name, -1 if name == 'resumed_at' else 0)
 
@@ -81,7 +81,7 @@ class Progress:
 
 
 class ReportHook(Hook):
-    """Tell the parent where the run is."""
+    """Report the progress of the run to the parent process."""
 
     priority = 'VERY_HIGH'
 
@@ -89,19 +89,19 @@ class ReportHook(Hook):
         self.progress = progress
 
     def before_train(self, runner) -> None:
-        """Tell from where it goes on."""
+        """Report the iteration that the run starts from."""
         self.progress.resumed_at = runner.iter
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        """Tell how many steps were made."""
+        """Report the number of finished iterations."""
         self.progress.step = runner.iter + 1
 
 
 class ActHook(Hook):
-    """Do something after a step, once it is saved if it is.
+    """Call a function after each iteration, and after its checkpoint.
 
     Args:
-        act: Called with the number of steps made.
+        act: Function of the number of finished iterations.
     """
 
     priority = 'LOWEST'
@@ -110,18 +110,18 @@ class ActHook(Hook):
         self.act = act
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        """Do it."""
+        """Call the function."""
         self.act(runner.iter + 1)
 
 
 def small_config(data: Path, work_dir: Path, validate: bool = False, **options: Any) -> Config:
-    """The embedded detector, small enough for a step in a tenth of a second.
+    """Return the config of a small detector, whose iteration takes 0.1 s.
 
     Args:
-        data: The set of ``make_shapes``.
-        work_dir: Where the run goes.
+        data: Folder of ``make_shapes``.
+        work_dir: Work dir of the run.
         validate: Whether to validate.
-        **options: Settings by their names, with __ for the dots between them.
+        **options: Settings of the config, with ``__`` instead of dots.
     """
     cfg = Config.fromfile(CONFIG)
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
@@ -149,7 +149,7 @@ def small_config(data: Path, work_dir: Path, validate: bool = False, **options: 
 
 def train(cfg: Config, progress: Progress, act: Callable[[int], None] = lambda step: None) -> None:
     """Train in this process."""
-    runner = Runner.from_cfg(cfg)
+    runner = build_runner(cfg)
     runner.register_hook(ReportHook(progress))
     runner.register_hook(ActHook(act))
     runner.train()
@@ -157,7 +157,7 @@ def train(cfg: Config, progress: Progress, act: Callable[[int], None] = lambda s
 
 @contextlib.contextmanager
 def slow_disk(folder: Path, progress: Progress, seconds: float) -> Iterator[None]:
-    """Write files below a folder in pieces, with a pause after each."""
+    """Write checkpoints below a folder in chunks, with a pause after each."""
     original = builtins.open
 
     def slow_open(file, mode='r', *args, **kwargs):
@@ -176,7 +176,7 @@ def slow_disk(folder: Path, progress: Progress, seconds: float) -> Iterator[None
 
 
 class _SlowFile:
-    """A file that takes its time, and tells when it is being written."""
+    """A file with slow writes, which reports when it is open."""
 
     def __init__(self, file: Any, progress: Progress, seconds: float) -> None:
         self._file, self._progress, self._seconds = file, progress, seconds
@@ -210,17 +210,15 @@ class _SlowFile:
         self.close()
 
 
-def use_mmengines_own() -> None:
-    """Save and resume as mmengine does (but read with weights_only, as one must)."""
-    for module in (mmengine_checkpoint, mmengine_runner, mmengine_runner_module):
-        module.save_checkpoint = module.save_checkpoint.__wrapped__
-    Runner.load_or_resume = Runner.load_or_resume.__wrapped__
-
-
 def fork(work: Callable[[], None], log: Path) -> int:
-    """Do something in a child, its output in a file; the child's process number.
+    """Run a function in a forked child process, which needs no time for imports.
 
-    A child that has everything imported starts in no time.
+    Args:
+        work: The function.
+        log: File for the output.
+
+    Returns:
+        int: The process id of the child.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -250,12 +248,13 @@ class Cycle(NamedTuple):
     """One kill.
 
     Attributes:
-        started: Whether the child started from what the one before had left. If
-            not it was cleared away for another child.
-        resumed_at: The step that the child went on from.
-        reached: The step that it was at when it was killed.
-        writing: Whether it was writing a checkpoint then.
-        pointer: What the pointer names afterwards: 'none', 'readable' or 'unreadable'.
+        started: Whether the child could resume from the work dir of the previous
+            child. If not, the work dir was removed and another child started.
+        resumed_at: The iteration that the child started from.
+        reached: The iteration at which it was killed.
+        writing: Whether it was writing a checkpoint when it was killed.
+        pointer: State of the file ``last_checkpoint`` after the kill: 'none',
+            'readable' or 'unreadable'.
     """
     started: bool
     resumed_at: int
@@ -266,7 +265,7 @@ class Cycle(NamedTuple):
 
 def kill_once(start: Callable[[], int], progress: Progress, rng: random.Random, aimed: bool,
               work_dir: Path, patience: float = 120.0) -> Cycle:
-    """Start a child, kill it at some moment and look at what it left."""
+    """Start a child, kill it and inspect its work dir."""
     moment = rng.randint(1, 4), rng.random()
     for started in (True, False):
         progress.clear()
@@ -276,14 +275,14 @@ def kill_once(start: Callable[[], int], progress: Progress, rng: random.Random, 
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return Cycle(started, progress.resumed_at, max(progress.step, progress.resumed_at),
-                         bool(progress.writing), pointer_state(work_dir))  # -1, -1: not yet begun
+                         bool(progress.writing), pointer_state(work_dir))  # -1, -1: not started
         shutil.rmtree(work_dir, ignore_errors=True)
-    raise RuntimeError(f'a run in an empty folder ended by itself: see the log beside {work_dir}')
+    raise RuntimeError(f'a run in an empty work dir failed; see {work_dir}.log')
 
 
 def _wait_for_moment(child: int, progress: Progress, save: int, part: float, aimed: bool,
                      patience: float) -> Optional[int]:
-    """Wait until it is time to kill; the status of a child that ended before."""
+    """Wait for the time of the kill; return the status of a child that ended before."""
     end = time.monotonic() + patience
     moment = None
     while time.monotonic() < end:
@@ -302,44 +301,43 @@ def _wait_for_moment(child: int, progress: Progress, save: int, part: float, aim
 
 
 def pointer_state(work_dir: Path) -> str:
-    """Whether the file ``last_checkpoint`` names a checkpoint that can be read."""
+    """Return whether ``last_checkpoint`` names a readable checkpoint."""
     pointer = work_dir / 'last_checkpoint'
     if not pointer.exists():
         return 'none'
     try:
-        verify(Path(pointer.read_text().strip()))
+        verify_checkpoint(Path(pointer.read_text().strip()))
     except (CheckpointError, OSError):
         return 'unreadable'
     return 'readable'
 
 
 def summarise(cycles: List[Cycle], interval: int) -> Dict[str, int]:
-    """Count what happened; a cycle is judged by how the next one goes on."""
+    """Count the outcomes; the next cycle shows what a kill has lost."""
     pairs = list(itertools.pairwise(cycles))
-    begun = [cycle for cycle in cycles if cycle.resumed_at >= 0]  # the others lost nothing
+    begun = [cycle for cycle in cycles if cycle.resumed_at >= 0]  # the others have nothing to lose
     lost = [before.reached - after.resumed_at for before, after in itertools.pairwise(begun)]
     return {
         'kills': len(cycles) - 1,
-        'of them while a checkpoint was written': sum(cycle.writing for cycle in cycles[:-1]),
-        'started again by itself': sum(after.started for _, after in pairs),
+        'kills while a checkpoint was written': sum(cycle.writing for cycle in cycles[:-1]),
+        'resumed': sum(after.started for _, after in pairs),
         'could not resume: all work lost': sum(not after.started for _, after in pairs),
         'more than one interval lost': sum(steps > interval for steps in lost),
-        'most steps lost': max(lost, default=0),
-        'pointer names an unreadable file': sum(
+        'most iterations lost': max(lost, default=0),
+        'last_checkpoint names an unreadable file': sum(
             before.pointer == 'unreadable' for before, _ in pairs),
     }
 
 
 def run(hook: str, kills: int, interval: int, keep: int, seed: int, seconds: float,
         folder: Path, data: Path) -> Dict[str, int]:
-    """Kill runs with one of the hooks, and count."""
+    """Kill runs with one of the hooks, and count the outcomes."""
     work_dir, progress, rng = folder / hook, Progress(), random.Random(seed)
     checkpoint = dict(type=hook, by_epoch=False, interval=interval, max_keep_ckpts=keep)
 
     def child() -> None:
-        if hook == 'CheckpointHook':
-            use_mmengines_own()
         cfg = small_config(data, work_dir, train_cfg__max_epochs=10**6, resume=True,
+                           runner_type='Runner' if hook == 'CheckpointHook' else 'RLARunner',
                            default_hooks__checkpoint=dict(_delete_=True, **checkpoint))
         with slow_disk(work_dir, progress, seconds):
             train(cfg, progress)
@@ -361,22 +359,29 @@ def _remove_logs(work_dir: Path) -> None:
 
 
 def _show(hook: str, cycles: List[Cycle], kills: int, cycle: Cycle) -> None:
-    moment = 'writing' if cycle.writing else 'else'
-    start = '' if cycle.started else 'could not resume, began anew; '
-    print(f'{hook} {len(cycles) - 1}/{kills}: {start}from step {cycle.resumed_at} to '
-          f'{cycle.reached}, killed ({moment}), pointer {cycle.pointer}', flush=True)
+    moment = ' while writing' if cycle.writing else ''
+    start = '' if cycle.started else 'could not resume, started from scratch; '
+    print(f'{hook} {len(cycles) - 1}/{kills}: {start}iteration {cycle.resumed_at} to '
+          f'{cycle.reached}, killed{moment}, last_checkpoint: {cycle.pointer}', flush=True)
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--kills', type=int, default=100, help='how many for each hook')
-    parser.add_argument('--interval', type=int, default=3, help='steps between checkpoints')
-    parser.add_argument('--keep', type=int, default=1, help='max_keep_ckpts')
-    parser.add_argument('--seed', type=int, default=0, help='of the moments')
+    parser.add_argument('--kills', type=int, default=100, help='kills per hook')
+    parser.add_argument('--interval', type=int, default=3, help='iterations between checkpoints')
+    parser.add_argument('--keep', type=int, default=1, help='max_keep_ckpts of the hook')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the times of the kills')
     parser.add_argument('--pause', type=float, default=0.003, metavar='SECONDS',
-                        help='for every 64 KB that are written')
-    parser.add_argument('--hooks', nargs='+', default=['SafeCheckpointHook', 'CheckpointHook'])
-    args = parser.parse_args()
+                        help='pause after every 64 KB of a checkpoint')
+    parser.add_argument('--hooks', nargs='+', default=['SafeCheckpointHook', 'CheckpointHook'],
+                        help='checkpoint hooks to test')
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     prepare()
     with tempfile.TemporaryDirectory(prefix='chaos-') as folder:
         data = make_shapes(Path(folder) / 'shapes', train=16, val=2)
@@ -388,8 +393,8 @@ def main() -> None:
     ours = tables.get('SafeCheckpointHook', {})
     if any(ours.get(row) for row in ('could not resume: all work lost',
                                      'more than one interval lost',
-                                     'pointer names an unreadable file')):
-        sys.exit('SafeCheckpointHook lost something')
+                                     'last_checkpoint names an unreadable file')):
+        sys.exit('SafeCheckpointHook lost work')
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-"""Train every config for two iterations and evaluate it: does it work at all?
+"""Train every config for two iterations and evaluate it.
 
     python tools/dev/check_configs.py path/to/coco [configs/faster_rcnn_*.py ...]
 
-Nothing of a config is changed but the data root, the image scale, the number
-of iterations and where the results go; with --without-weights also the
-weights it names, for a machine that cannot download them. Each runs in a process of its own; one
-line a config says what came out, and the exit code is 1 if one failed.
+Only the data root, the image scale, the number of iterations and the work dir of a
+config are changed. --without-weights also removes the initial weights, for a machine
+without a network. Each config runs in its own process. One line is printed per
+config, and the exit code is 1 if a config failed.
 """
 import argparse
 import subprocess
@@ -13,17 +13,16 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import List, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from mmengine.config import Config, ConfigDict
 
-import mmrla  # noqa: F401  (silences what the stack prints)
-
-REPO = Path(__file__).resolve().parents[2]
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.commands.paths import REPO
 
 
 def shorten(cfg: Config, data_root: str, scale: Tuple[int, int], iterations: int) -> None:
-    """Point a detector's config at another COCO, at a small scale, for a moment."""
+    """Change a config to a few iterations on small images of another data root."""
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         loader.dataset.data_root = data_root
         for transform in loader.dataset.pipeline:
@@ -37,7 +36,7 @@ def shorten(cfg: Config, data_root: str, scale: Tuple[int, int], iterations: int
 
 
 def check(path: Path, args: argparse.Namespace) -> str:
-    """Run one config; its last line of output, or of its error."""
+    """Run one config and return its losses and evaluation."""
     with TemporaryDirectory() as folder:
         cfg = Config.fromfile(path)
         shorten(cfg, args.data_root.rstrip('/') + '/', tuple(args.scale), args.iterations)
@@ -56,33 +55,40 @@ def check(path: Path, args: argparse.Namespace) -> str:
 
 
 def evaluation(lines: List[str]) -> str:
-    """What the evaluation said; a detector of two iterations may find nothing."""
+    """Return the result of the evaluation; after two iterations it may be empty."""
     for line in reversed(lines):
         if 'coco/bbox_mAP' in line:
             return line.split(']    ')[-1].split('  data_time')[0]
         if 'testing results of the whole dataset is empty' in line:
-            return 'evaluated, nothing found yet'
-    raise RuntimeError('there was no evaluation')
+            return 'evaluated without any detection'
+    raise RuntimeError('the run ended without an evaluation')
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Does every config work at all?')
-    parser.add_argument('data_root', help='a folder laid out like COCO 2017')
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(description='Train every config for two iterations.')
+    parser.add_argument('data_root', help='folder with the layout of COCO 2017')
     parser.add_argument('configs', nargs='*', type=Path, help='default: configs/*_1x*.py')
-    parser.add_argument('--scale', nargs=2, type=int, default=(213, 128))
-    parser.add_argument('--iterations', type=int, default=2)
-    parser.add_argument('--without-weights', action='store_true')
-    args = parser.parse_args()
+    parser.add_argument('--scale', nargs=2, type=int, default=(213, 128), help='image scale')
+    parser.add_argument('--iterations', type=int, default=2, help='training iterations')
+    parser.add_argument('--without-weights', action='store_true',
+                        help='start from random weights')
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     failed: List[Path] = []
     for path in args.configs or sorted(REPO.glob('configs/*_1x*.py')):
         start = time.time()
         try:
             outcome = check(path, args)
-        except Exception as error:  # one config's failure must not hide another's
+        except Exception as error:  # the remaining configs are still checked
             outcome = f'FAILED: {error}'
             failed.append(path)
         print(f'{path.stem}: {outcome} ({time.time() - start:.0f} s)', flush=True)
-    print(f'{len(failed)} failed' if failed else 'all work')
+    print(f'{len(failed)} configs failed' if failed else 'all configs work')
     sys.exit(bool(failed))
 
 

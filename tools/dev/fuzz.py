@@ -1,9 +1,9 @@
-"""Damage files in thousands of ways and see that each ends in a result or a clear error.
+"""Damage files at random and check that each ends in a result or a clear error.
 
     python tools/dev/fuzz.py --cases 2400
 
-Annotations, images, checkpoints and config values are damaged, each from a seed of
-its own, so that a case that fails can be repeated alone (--only NUMBER).
+The cases damage annotations, images, checkpoints and config values. Each case has its
+own seed, so that a failed case can be repeated alone (--only NUMBER).
 """
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import cv2
 import numpy as np
@@ -28,14 +28,14 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 
-import mmrla  # noqa: F401  (registers the modules and mends the stack)
-from mmrla.commands.common import clear_errors
+import mmrla  # noqa: F401  (registers the modules)
+from mmrla.commands.errors import clear_errors
 from mmrla.datasets import CLASSES, checks, make_shapes
 from mmrla.datasets.errors import DataError, NamedItems
 from mmrla.engine.resume import find_newest
 from mmrla.weights.writing import PARTIAL
 
-# A case takes 20 ms; beyond these it hangs. The clock is generous to busy machines.
+# A case takes 20 ms; a case that exceeds one of these limits hangs.
 CPU_SECONDS = 20
 CLOCK_SECONDS = 600
 STRANGE = (None, True, -1, 0, 1, 7, 10**6, 2**63, -0.5, 1e308, float('nan'), float('inf'), '', 'x',
@@ -43,10 +43,10 @@ STRANGE = (None, True, -1, 0, 1, 7, 10**6, 2**63, -0.5, 1e308, float('nan'), flo
 
 
 class Bench:
-    """Small whole files to damage, and a folder to damage them in.
+    """Small valid files to damage.
 
     Args:
-        folder: Where they go.
+        folder: Folder for the damaged files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,12 +65,12 @@ class Bench:
 
 
 def backbone(**options: Any) -> Dict[str, Any]:
-    """The config of a small backbone."""
+    """Return the config of a small backbone."""
     return dict(type='RLAResNet', depth=18, base_channels=4, rla=dict(channels=4)) | options
 
 
 def damage_bytes(rng: random.Random, content: bytes) -> bytes:
-    """Cut, flip, repeat, replace or blank a part of a file."""
+    """Truncate, flip, zero, remove, repeat or replace a part of a file."""
     content = bytearray(content)
     kind = rng.randrange(6)
     start = rng.randrange(len(content))
@@ -92,7 +92,7 @@ def damage_bytes(rng: random.Random, content: bytes) -> bytes:
 
 
 def damage_value(rng: random.Random, value: Any) -> Any:
-    """Change one thing somewhere in nested lists and dicts."""
+    """Change one value in nested lists and dicts."""
     place = value
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -112,7 +112,7 @@ def damage_value(rng: random.Random, value: Any) -> Any:
 
 
 def annotations_case(rng: random.Random, bench: Bench) -> None:
-    """A damaged annotation file: read as a training does, and looked at by the checks."""
+    """Load a damaged annotation file as training does, and check it."""
     content = copy.deepcopy(bench.annotations)
     for _ in range(rng.randint(1, 4)):
         content = damage_value(rng, content)
@@ -144,7 +144,7 @@ PIPELINE = [
 
 
 def image_case(rng: random.Random, bench: Bench) -> None:
-    """A damaged image: looked at, and loaded by name."""
+    """Check a damaged image, and load it."""
     path = bench.folder / 'damaged.png'
     path.write_bytes(damage_bytes(rng, rng.choice(bench.images)))
     checks.image_problem(checks.ImageJob(str(path), (100, 100)))
@@ -153,7 +153,7 @@ def image_case(rng: random.Random, bench: Bench) -> None:
 
 
 def checkpoint_case(rng: random.Random, bench: Bench) -> None:
-    """A damaged checkpoint: loaded, and met by a run that resumes."""
+    """Load a damaged checkpoint, and resume from its folder."""
     folder = bench.folder / 'run'
     folder.mkdir(exist_ok=True)
     path = folder / 'epoch_1.pth'
@@ -170,12 +170,12 @@ def checkpoint_case(rng: random.Random, bench: Bench) -> None:
 
 
 def config_case(rng: random.Random, bench: Bench) -> None:
-    """A wrong value in the config of a backbone, or a damaged YAML or JSON config."""
+    """Build a backbone with a wrong value, or read a damaged YAML or JSON config."""
     options = backbone()
     if rng.random() < 0.5:
         key = rng.choice(('depth', 'base_channels', 'rla', 'attention', 'frozen_stages',
                           'out_indices', 'strides', 'num_stages', 'style', 'norm_cfg'))
-        # numbers beyond 64 bits are torch's to refuse
+        # torch refuses numbers of more than 64 bits
         strange = [value for value in STRANGE if value not in (2**63, 10**400)]
         options[key] = rng.choice((*strange, dict(channels=rng.choice(strange)),
                                    dict(variant=rng.choice(strange))))
@@ -186,7 +186,7 @@ def config_case(rng: random.Random, bench: Bench) -> None:
     path.write_bytes(damage_bytes(rng, json.dumps(options).encode()))
     try:
         Config.fromfile(str(path))
-    except Exception as error:  # mmengine's, about a file that the command line has named
+    except Exception as error:  # an error of mmengine about the config of the command line
         raise DataError(f'config {path}: {type(error).__name__}') from error
 
 
@@ -195,7 +195,7 @@ CASES: List[Callable[[random.Random, Bench], None]] = [
 
 
 class HangError(BaseException):
-    """A case that hangs; no handler of errors takes it for one."""
+    """A case takes too long; handlers of Exception do not catch it."""
 
 
 def _too_slow(number: int, frame: Any) -> None:
@@ -203,24 +203,24 @@ def _too_slow(number: int, frame: Any) -> None:
 
 
 def is_clear(error: Exception) -> bool:
-    """Whether an error says what is wrong with which file or value."""
-    # the checks of the backbones raise on purpose, naming the value
-    return _raised_on_purpose(error, '/mmrla/models/') or is_documented(error)
+    """Return whether an error names the file or value and the problem."""
+    # the checks of the backbones raise errors that name the value
+    return _is_raised_in(error, '/mmrla/models/') or is_documented(error)
 
 
 def is_documented(error: Exception) -> bool:
-    """Whether mmengine or mmcv raise an error on purpose."""
+    """Return whether a ``raise`` statement of mmengine or mmcv raised an error."""
     return isinstance(error, (KeyError, TypeError, ValueError)) and (
-        _raised_on_purpose(error, '/mmcv/cnn/') or _raised_on_purpose(error, '/mmengine/registry/'))
+        _is_raised_in(error, '/mmcv/cnn/') or _is_raised_in(error, '/mmengine/registry/'))
 
 
-def _raised_on_purpose(error: Exception, place: str) -> bool:
+def _is_raised_in(error: Exception, place: str) -> bool:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (last.line or '').startswith('raise') and place in last.filename
 
 
 def run_case(number: int, seed: int, bench: Bench, outcomes: Counter) -> Optional[str]:
-    """Run one case; the traceback of an error that is not clear."""
+    """Run one case; return the traceback of an error that is not clear."""
     kind = CASES[number % len(CASES)].__name__.removesuffix('_case')
     rng = random.Random(f'{seed}-{number}')
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -230,25 +230,24 @@ def run_case(number: int, seed: int, bench: Bench, outcomes: Counter) -> Optiona
             CASES[number % len(CASES)](rng, bench)
         outcomes[f'{kind}: a result'] += 1
     except HangError:
-        return f'it hung:\n{traceback.format_exc()}'
-    except SystemExit:  # a line that the command lines end with
+        return f'the case hangs:\n{traceback.format_exc()}'
+    except SystemExit:  # a command would end with this line
         outcomes[f'{kind}: a clear error'] += 1
     except Exception as error:
         if not is_clear(error):
             return traceback.format_exc()
-        name = 'an error that mmcv or mmengine document' if is_documented(error) else \
-            'a clear error'
+        name = 'an error of mmcv or mmengine' if is_documented(error) else 'a clear error'
         outcomes[f'{kind}: {name}'] += 1
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
     if any(bench.folder.rglob(PARTIAL.format(name='*', pid='*'))):
-        return 'a half-written file was left'
+        return 'a partial file was left'
     return None
 
 
 def run(cases: int, seed: int, only: Optional[int] = None) -> Tuple[Dict[int, str], Counter]:
-    """Run many cases; what failed, by number, and how the others ended."""
+    """Run many cases; return the failures by number and the counts of the outcomes."""
     signal.signal(signal.SIGALRM, _too_slow)
     signal.signal(signal.SIGPROF, _too_slow)
     register_all_modules()
@@ -262,18 +261,24 @@ def run(cases: int, seed: int, only: Optional[int] = None) -> Tuple[Dict[int, st
     return failures, outcomes
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--cases', type=int, default=2400)
-    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--cases', type=int, default=2400, help='number of cases')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the damages')
     parser.add_argument('--only', type=int, metavar='NUMBER', help='repeat one case')
-    args = parser.parse_args()
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     failures, outcomes = run(args.cases, args.seed, args.only)
     for number, failure in failures.items():
         print(f'--- case {number} ({CASES[number % len(CASES)].__name__})\n{failure}')
     for outcome, count in sorted(outcomes.items()):
         print(f'{count:6} {outcome}')
-    print(f'{len(failures):6} neither')
+    print(f'{len(failures):6} failures')
     sys.exit(bool(failures))
 
 

@@ -16,7 +16,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmrla.commands.common import silence
+from mmrla.commands.logs import silence_logs
 
 TIMM = 'mmpretrain.TIMMBackbone'
 FAMILIES: Dict[str, Dict[str, Any]] = {
@@ -109,7 +109,7 @@ def main() -> None:
     unknown = [name for name in args.names if name not in FAMILIES]
     if unknown:
         parser.error(f'{unknown[0]!r} is not known; choose among: {", ".join(FAMILIES)}')
-    silence()
+    silence_logs()
     header = ['backbone', 'blocks', 'stages', 'parameters', 'added', 'inference', 'training step']
     for row in (header, ['---'] * len(header)):
         print(f'| {" | ".join(row)} |')

@@ -3,6 +3,7 @@ _base_ = 'mmpretrain::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['mmrla'], allow_failed_imports=False)
 custom_hooks = [dict(type='CheckLabelsHook')]
-# Nothing lost, and nothing bad saved: see docs/reliability.md.
+# Safe against interruptions and bad files: see docs/reliability.md.
+runner_type = 'RLARunner'
 default_hooks = dict(
     checkpoint=dict(type='SafeCheckpointHook'), finite_loss=dict(type='FiniteLossHook'))

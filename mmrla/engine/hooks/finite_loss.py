@@ -1,27 +1,28 @@
-"""Stop a run whose loss is no number any more, before it is saved."""
+"""Stop a run whose loss is NaN or infinite, before it is saved."""
 from typing import Any, Dict, List, Optional
 
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from mmrla.engine.errors import DivergedError
 
-class DivergedError(RuntimeError):
-    """A loss or a weight is not finite; the message says where and what to try."""
+ADVICE = ('Lower the learning rate (optim_wrapper.optimizer.lr), clip gradients '
+          '(optim_wrapper.clip_grad.max_norm=10){} and continue with --resume')
 
 
 @HOOKS.register_module()
 class FiniteLossHook(Hook):
     """Stop on a loss that is NaN or infinite.
 
-    The losses are looked at without a wait for the GPU every ``interval``
-    steps, on a CPU at every step, and in any case before a checkpoint is
-    written: none ever holds the result of a bad step.
+    On a CPU the loss is checked at every step. On a GPU it is checked every
+    ``interval`` steps, without waiting for the GPU in between. It is always checked
+    before a checkpoint is written, so no checkpoint contains the result of a bad step.
 
     Args:
-        interval: After how many steps to look, on a GPU.
-        patience: How many bad steps in a row are too many. By default 1, and
-            20 with a loss scaler, which leaves such steps out by itself.
+        interval: The number of steps between two checks on a GPU.
+        patience: The number of consecutive bad steps that stops the run. By default
+            1, and 20 with a loss scaler, which skips such steps by itself.
     """
 
     priority = 'LOW'
@@ -35,13 +36,13 @@ class FiniteLossHook(Hook):
         self._in_a_row = 0
 
     def before_train(self, runner) -> None:
-        """Find out how many bad steps to bear."""
+        """Set the limit of bad steps."""
         scaled = hasattr(runner.optim_wrapper, 'loss_scaler')
         self._limit = self.patience or (20 if scaled else 1)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch: Any = None,
                          outputs: Optional[Dict[str, Any]] = None) -> None:
-        """Look at the losses of a step."""
+        """Check the loss of a step."""
         loss = (outputs or {}).get('loss')
         if loss is None:
             return
@@ -55,14 +56,12 @@ class FiniteLossHook(Hook):
         if int(self._in_a_row) >= self._limit:
             raise DivergedError(
                 f'the loss is not finite in iteration {runner.iter + 1} of epoch '
-                f'{runner.epoch + 1}{_describe(outputs, data_batch)}. Nothing of this was '
-                'saved; the last checkpoint is good. Lower the learning rate '
-                '(optim_wrapper.optimizer.lr), clip gradients '
-                '(optim_wrapper.clip_grad.max_norm=10) or look at the data '
-                '(tools/check_dataset.py), then go on with --resume')
+                f'{runner.epoch + 1}{_describe(outputs, data_batch)}. This step was not saved; '
+                'the last checkpoint is valid. '
+                + ADVICE.format(', check the data (tools/check_dataset.py)'))
 
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
-        """Refuse to save what a bad step has made."""
+        """Refuse to save the result of a bad step."""
         if not hasattr(self, '_limit'):  # not training
             return
         self._check(runner)
@@ -70,13 +69,12 @@ class FiniteLossHook(Hook):
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise DivergedError(
                     f'{name} is not finite after iteration {runner.iter}: a gradient was '
-                    'infinite. This was not saved; the last checkpoint is good. Lower the '
-                    'learning rate (optim_wrapper.optimizer.lr) or clip gradients '
-                    '(optim_wrapper.clip_grad.max_norm=10), then go on with --resume')
+                    'infinite. This step was not saved; the last checkpoint is valid. '
+                    + ADVICE.format(''))
 
 
 def _describe(outputs: Optional[Dict[str, Any]], data_batch: Any) -> str:
-    """The losses of a step and the images that it saw, as far as they are known."""
+    """The losses of a step and its images, as far as they are known."""
     if outputs is None:
         return ''
     losses = ', '.join(f'{name}={float(value):g}' for name, value in outputs.items()

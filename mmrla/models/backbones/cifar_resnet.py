@@ -1,41 +1,42 @@
 """The pre-activated ResNets of the paper's CIFAR experiments, with RLA.
 
-What the tables of ResNet-110 and ResNet-164 (appendix B.1) leave open is read
-so, k being the channels of h:
+The tables of ResNet-110 and ResNet-164 (appendix B.1) leave some points open. They are
+resolved as follows, where k is the number of channels of h:
 
-- Every "conv" but the first is BN-ReLU-Conv, and ``Concat(x, h)`` is passed to
-  the residual unit (figure 3): the norm of a block's first convolution acts on
-  h too. In millions of parameters, ResNet-164 with k = 8 / 12 / 16 / 24 then has
+- Every "conv" except the first is BN-ReLU-Conv, and ``Concat(x, h)`` is the input of
+  the residual unit (figure 3): the norm of a block's first convolution also acts on
+  h. In millions of parameters, ResNet-164 with k = 8 / 12 / 16 / 24 then has
   1.727 / 1.739 / 1.753 / 1.783 (paper: 1.73 / 1.74 / 1.75 / 1.78). A norm on x
-  alone would take away 0.001 to 0.003, too little to show in two digits.
+  alone would give 0.001 to 0.003 less, which two digits do not show.
 - A shortcut that changes the shape is a 1x1 convolution of x alone: if it read
   h too, k = 24 would give 1.794. It reads x itself, before norm and ReLU.
 - A bottleneck has its stride in the 3x3 convolution, as in
   :class:`~mmrla.models.backbones.resnet.RLAResNet`.
 """
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
-from mmengine.model import BaseModule, ModuleList, Sequential
+from mmengine.model import ModuleList, Sequential
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from mmrla.models.layers.checks import check_choice, check_extra_channels, check_positive_int
-from mmrla.models.lean.conv_norm import Term, join
+from mmrla.models.lean.conv_norm import Term, conv_plus
 from mmrla.models.rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 from .base import RLABackbone
+from .blocks import RLABlock, Stage
 
 STRIDES = (1, 2, 2)
 
 
-class PreActBasicBlock(BaseModule):
-    """Two 3x3 convolutions, each behind its norm and ReLU.
+class PreActBasicBlock(RLABlock):
+    """Two 3x3 convolutions, each after its norm and ReLU.
 
     Args:
         in_channels: Channels of the input.
         width: The output has ``expansion`` times as many channels.
-        stride: Of the block.
+        stride: Stride of the block.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
     """
@@ -63,30 +64,27 @@ class PreActBasicBlock(BaseModule):
         """Input and output channels, size and stride of each convolution."""
         return [(in_channels, width, 3, stride), (width, width, 3, 1)]
 
-    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
-        """Run the block.
-
-        Args:
-            x: Shape (N, C_in, H, W).
-            hidden_term: What the hidden path adds to the output of the first
-                convolution, if there is a hidden path.
-        """
-        y = x
-        for i, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
+    def residual(self, x: Tensor, term: Optional[Term]) -> Tensor:
+        """y, of shape (N, C, H', W')."""
+        y = conv_plus(self.convs[0], self.relu(self.norms[0](x)), term)
+        for norm, conv in zip(self.norms[1:], self.convs[1:], strict=True):
             y = conv(self.relu(norm(y)))
-            if i == 0 and hidden_term is not None:
-                y = join(y, hidden_term)
+        return y
+
+    def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
+        """Compute the block; for the arguments see :class:`RLABlock`."""
+        y = self.residual(x, term)
         shortcut = x if self.shortcut is None else self.shortcut(x)
-        # With pre-activation nothing follows the sum (He et al., 2016).
+        # With pre-activation no layer follows the sum (He et al., 2016).
         return BlockFeatures(y, shortcut, y + shortcut)
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
-        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        """The first convolution, and the norm of the second."""
         return self.convs[0], self.norms[1]
 
 
 class PreActBottleneck(PreActBasicBlock):
-    """1x1, 3x3 and 1x1 convolution; for the arguments see its base."""
+    """1x1, 3x3 and 1x1 convolution; for the arguments see the base class."""
     expansion = 4
     depth = 3
 
@@ -103,24 +101,23 @@ class RLACifarResNet(RLABackbone):
     Args:
         depth: 6n + 2 with basic blocks (20, 32, 44, 56, 110), 9n + 2 with
             bottlenecks (29, 47, 164), for n blocks in each of three stages.
-        bottleneck: The kind of block. By default bottlenecks from depth 164
-            on, basic blocks below, as in the paper.
+        bottleneck: The kind of block. By default, as in the paper, bottlenecks
+            for a depth of 164 or more and basic blocks below.
         in_channels: Channels of the image.
         base_channels: Channels of the stem; a stage has once, twice and four
             times as many, before expansion.
         extra_channels: Added to the width of every stage, before expansion. 3
-            makes the "channel+12" ResNet-164 of the paper's ablation.
-        out_indices: Stages whose output is returned. Stages behind the last of
-            these are not built. The output of the last is behind its final
-            norm and ReLU.
+            gives the "channel+12" ResNet-164 of the paper's ablation.
+        out_indices: Stages whose output is returned. Later stages are not
+            built. A final norm and ReLU follow the last output.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         rla: ``dict(channels=12, variant='v1')``, see
             :class:`~mmrla.models.rla.RLAConfig`; None for a plain ResNet. The
-            paper has 12 channels in ResNet-164, 4 in ResNet-110.
-        out_hidden: Return the last hidden state behind the stages' outputs,
-            for a classifier, which gives it a norm and ReLU of its own.
-        init_cfg: As in mmengine. By default that of He et al.
+            paper uses 12 channels in ResNet-164 and 4 in ResNet-110.
+        out_hidden: Return the last hidden state after the outputs of the
+            stages, for a classifier, which applies its own norm and ReLU.
+        init_cfg: As in mmengine. The default is that of He et al.
 
     Example:
         >>> import torch
@@ -172,7 +169,7 @@ class RLACifarResNet(RLABackbone):
 
     @staticmethod
     def _check(in_channels, base_channels, extra_channels, out_indices) -> None:
-        """Stop on values that cannot be built."""
+        """Raise an error for values that cannot be built."""
         check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
         check_extra_channels(extra_channels)
@@ -183,7 +180,7 @@ class RLACifarResNet(RLABackbone):
 
     @staticmethod
     def _arch(depth: int, bottleneck: Optional[bool]) -> Tuple[Type[PreActBasicBlock], int]:
-        """The kind of block, and how many a stage has."""
+        """The kind of block, and the number of blocks of a stage."""
         check_positive_int('depth', depth)
         check_choice('bottleneck', bottleneck, (None, True, False))
         # 110 and 164 are both 6n + 2 and 9n + 2.
@@ -204,12 +201,12 @@ class RLACifarResNet(RLABackbone):
             channels = width * self.block.expansion
             blocks = [self.block(in_channels, width, stride, **layers)]
             blocks += [self.block(channels, width, **layers) for _ in range(1, num_blocks)]
-            stages.append(Sequential(*blocks))
+            stages.append(Stage(*blocks))
             in_channels = channels
         return stages
 
     def _make_hidden_path(self, config: RLAConfig, layers: Dict[str, Any]) -> ModuleList:
-        """The hidden path, a part for each stage."""
+        """The hidden path, one part for each stage."""
         hidden = ModuleList()
         for i, blocks in enumerate(self.stages):
             is_last = i == len(self.stages) - 1
@@ -222,17 +219,17 @@ class RLACifarResNet(RLABackbone):
                 **layers))
         return hidden
 
-    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
-        """Each stage's part of the hidden path, and the stage's blocks."""
-        return zip(self.rla, self.stages, strict=True)
+    def stages_with_blocks(self) -> List[nn.Module]:
+        """The three stages."""
+        return list(self.stages)
 
     @staticmethod
     def _make_reader(block: PreActBasicBlock, channels: int, conv_cfg: Optional[dict],
                      norm_cfg: dict) -> Sequential:
         """The part of conv(relu(norm(Concat(x, h)))) that reads h.
 
-        A batch norm and a ReLU act on each channel by itself, a convolution is
-        linear, so all three split into a part of x and a part of h.
+        A batch norm and a ReLU act on each channel separately, and a convolution is
+        linear. So all three split into a part of x and a part of h.
         """
         return Sequential(build_norm_layer(norm_cfg, channels)[1], nn.ReLU(inplace=True),
                           reader_like(block.convs[0], channels, conv_cfg))
@@ -251,11 +248,7 @@ class RLACifarResNet(RLABackbone):
         state = None
         outs = []
         for i, blocks in enumerate(self.stages):
-            if self.rla is None:
-                for block in blocks:
-                    x = block(x).out
-            else:
-                x, state = self.rla[i](blocks, x, state)
+            x, state = self._run_stage(i, blocks, x, state)
             if i in self.out_indices:
                 outs.append(x)
         outs[-1] = self.final(outs[-1])

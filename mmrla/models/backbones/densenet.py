@@ -4,16 +4,17 @@ Layer t of a dense block computes (equation 3)::
 
     x^t = Conv3^t(Conv1^t(Concat(x^0, ..., x^{t-1}))) = Conv3^t(sum_l Conv1^t_l(x^l))
 
-Each Conv is BN-ReLU-Conv. Section 3.2 lets ``Conv1^t_l`` depend on the lag t - l
-alone (Shared-Lag, equation 9) or on the ordinal number l alone (Shared-Ordinal,
-equation 10), for all l but 0. What the paper leaves open is read so:
+Each Conv is BN-ReLU-Conv. In section 3.2, ``Conv1^t_l`` depends only on the lag t - l
+(Shared-Lag, equation 9) or only on the ordinal number l (Shared-Ordinal, equation 10),
+for all l except 0. The points that the paper leaves open are
+resolved as follows:
 
 - ``x^0`` has 3 + 2k channels: the image is concatenated with the stem's output.
 - The convolution is shared, a norm is not: the outputs of different layers have
   different statistics. Each ``x^l`` is normalised once, for all layers that read
   it; ``x^0``, whose convolutions stay each layer's own, once for each of them.
 
-With moving statistics, which Keras counts too, this has 797,187 values without
+With the moving statistics, which Keras also counts, this has 797,187 values without
 sharing and 600,627 with it: the 0.80 M and 0.60 M that the paper prints. A norm
 for each pair of layers would give 0.616 M.
 """
@@ -35,7 +36,7 @@ NUM_BLOCKS = 3
 
 
 class NormReLUConv(BaseModule):
-    """What the paper calls a "conv": norm, ReLU and convolution.
+    """A "conv" of the paper: norm, ReLU and convolution.
 
     Args:
         in_channels: Channels of the input.
@@ -60,7 +61,7 @@ class SharedConv1(BaseModule):
     """``Conv1_1, Conv1_2, ...`` of equations 9 and 10, shared by a dense block.
 
     Args:
-        num_layers: Of the block. The last one's output is read by none of them.
+        num_layers: Layers of the block. No layer reads the output of the last one.
         growth: k, the channels of a layer's output.
         sharing: ``'lag'`` or ``'ordinal'``.
         norm_cfg: Config of the norms, as in mmcv.
@@ -82,7 +83,7 @@ class SharedConv1(BaseModule):
         """The sum over l of ``Conv1_{t-l}(x^l)``, or of ``Conv1_l(x^l)``.
 
         Args:
-            activated: ``x^1`` to ``x^{t-1}`` behind norm and ReLU, each of
+            activated: ``x^1`` to ``x^{t-1}`` after norm and ReLU, each of
                 shape (N, k, H, W).
 
         Returns:
@@ -101,7 +102,7 @@ class DenseBlock(BaseModule):
     """The layers of one resolution.
 
     Args:
-        in_channels: Of ``x^0``.
+        in_channels: Channels of ``x^0``.
         num_layers: L.
         growth: k.
         sharing: None, ``'lag'`` or ``'ordinal'``.
@@ -135,7 +136,7 @@ class DenseBlock(BaseModule):
 
 @MODELS.register_module()
 class CifarDenseNet(RLABackbone):
-    """DenseNet-BC for small images, with shared 1x1 convolutions where asked for.
+    """DenseNet-BC for small images, with optionally shared 1x1 convolutions.
 
     Args:
         depth: 6n + 4, for n layers in each of three dense blocks; 100 in the
@@ -144,9 +145,9 @@ class CifarDenseNet(RLABackbone):
         sharing: None for DenseNet, ``'lag'`` for equation 9, ``'ordinal'`` for
             equation 10.
         in_channels: Channels of the image.
-        compression: By how much a transition narrows what it hands on.
+        compression: Ratio of the output channels of a transition to its input.
         norm_cfg: Config of the norms, as in mmcv.
-        init_cfg: As in mmengine. By default that of He et al.
+        init_cfg: As in mmengine. The default is that of He et al.
 
     Example:
         >>> import torch

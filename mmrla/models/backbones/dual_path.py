@@ -1,11 +1,11 @@
 """The dual path network that the paper compares with on CIFAR (appendix B.4).
 
-A dual path network (Chen et al., 2017) is what RLA would be without recurrence:
-next to the residual path runs a dense one, to which every block adds k channels
-and from which every block reads all. The appendix says no more than that
-ResNet-164 was modified so. Taken as Chen et al. define it, with 2k channels to
-begin the dense path of a stage, ResNet-164 with k = 12 has 2.128 million
-parameters; the paper prints 2.13.
+A dual path network (Chen et al., 2017) corresponds to RLA without recurrence: it has a
+residual path and a dense path. Every block adds k channels to the dense path, and
+every block reads all of them. The appendix only says that ResNet-164 was modified in
+this way. By the definition of Chen et al., with 2k channels at the start of the dense
+path of a stage, ResNet-164 with k = 12 has 2.128 million parameters; the paper prints
+2.13.
 """
 from typing import List, Optional, Sequence, Tuple, Union
 
@@ -22,15 +22,15 @@ from .cifar_resnet import STRIDES, PreActBottleneck
 
 
 class DualPathBlock(PreActBottleneck):
-    """A bottleneck whose last convolution has k channels more.
+    """A bottleneck whose last convolution has k more channels.
 
     Args:
-        in_channels: Of the residual and the dense path together.
+        in_channels: Channels of the residual and the dense path together.
         width: The residual path has four times as many channels.
-        growth: k, what the block adds to the dense path.
-        stride: Of the block.
-        is_first: Whether the block begins a stage: both paths are projected
-            then, to 4 * width and 2k channels.
+        growth: k, the channels that the block adds to the dense path.
+        stride: Stride of the block.
+        is_first: Whether the block is the first of a stage. Then both paths are
+            projected, to 4 * width and 2k channels.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
     """
@@ -57,9 +57,7 @@ class DualPathBlock(PreActBottleneck):
         Returns:
             Tensor: Shape (N, C' + D', H', W').
         """
-        y = x
-        for norm, conv in zip(self.norms, self.convs, strict=True):
-            y = conv(self.relu(norm(y)))
+        y = self.residual(x, None)
         before = x if self.shortcut is None else self.shortcut(x)
         c = self.residual_channels
         return torch.cat([before[:, :c] + y[:, :c], before[:, c:], y[:, c:]], 1)
@@ -77,7 +75,7 @@ class CifarDualPathNet(RLABackbone):
             times as many, before expansion.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
-        init_cfg: As in mmengine. By default that of He et al.
+        init_cfg: As in mmengine. The default is that of He et al.
 
     Example:
         >>> import torch
@@ -122,7 +120,7 @@ class CifarDualPathNet(RLABackbone):
     @staticmethod
     def _make_stage(in_channels: int, width: int, growth: int, num_blocks: int, stride: int,
                     layers: dict) -> Tuple[Sequential, int]:
-        """The blocks of a stage, and the channels of both paths behind it."""
+        """The blocks of a stage, and the channels of both paths after it."""
         blocks = [DualPathBlock(in_channels, width, growth, stride, is_first=True, **layers)]
         channels = blocks[0].residual_channels + 3 * growth
         for _ in range(1, num_blocks):
@@ -137,7 +135,7 @@ class CifarDualPathNet(RLABackbone):
             x: Images of shape (N, 3, H, W), H and W of any size.
 
         Returns:
-            tuple[Tensor]: Both paths behind the last stage, (N, C + D, H', W').
+            tuple[Tensor]: Both paths after the last stage, (N, C + D, H', W').
         """
         x = self.stem(x)
         for stage in self.stages:

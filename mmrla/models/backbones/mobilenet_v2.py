@@ -1,35 +1,36 @@
 """MobileNetV2 with recurrent layer aggregation.
 
 With ``rla=None`` and ``attention=None`` this is mmdet's MobileNetV2: the same
-arguments, parameter names and numbers. mmpretrain's computes the same, but
+arguments, parameter names and outputs. mmpretrain's computes the same, but
 names the layers of a block ``conv.0`` to ``conv.2``.
 
-In an inverted residual block h joins behind the expansion (appendix of the
-paper, "RLA-MobileNetV2 for ImageNet"), so that it is not expanded too::
+In an inverted residual block h enters after the expansion (appendix of the
+paper, "RLA-MobileNetV2 for ImageNet"), so that it is not expanded::
 
     e = relu6(norm(expand(x)))
     y = norm(linear(relu6(norm(depthwise(Concat(e, h))))))
 
-A depthwise convolution, the norm behind it and the activation treat every
-channel by itself, and the 1x1 convolution is linear. So the channels of h have
-their own depthwise convolution, norm and activation, and the columns for h of
-the 1x1 convolution give a term that is added to its output before the norm:
-the block's own layers keep the shapes of the plain network.
+A depthwise convolution, the norm after it and the activation act on every channel
+separately, and the 1x1 convolution is linear. So the channels of h have their own
+depthwise convolution, norm and activation. The columns for h of the 1x1 convolution
+give a term that is added to its output before the norm. The layers of the block keep
+the shapes of the plain network.
 """
 from collections import OrderedDict
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import ConvModule, build_conv_layer
-from mmengine.model import BaseModule, ModuleList
+from mmengine.model import ModuleList
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from mmrla.models.layers.attention import build_attention, check_attention
 from mmrla.models.layers.checks import check_choice
-from mmrla.models.lean.conv_norm import Term, join
+from mmrla.models.lean.conv_norm import Term, conv_plus
 from mmrla.models.rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
-from .base import DetectionBackbone
+from .base import DetectionBackbone, Joint
+from .blocks import RLABlock, UninitialisedStage
 
 # The other variants feed the shortcut to the hidden path.
 MOBILENET_V2_VARIANTS = [
@@ -42,31 +43,33 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-def conv_norm_act(layer: ConvModule, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
-    """Run a layer whose 1x1 convolution sees Concat(x, h).
+class JointConvModule(ConvModule):
+    """A ``ConvModule`` whose 1x1 convolution may read Concat(x, h)."""
 
-    Args:
-        layer: Convolution and norm, and an activation where it has one.
-        x: Shape (N, C_in, H, W).
-        hidden_term: ``W_h h`` of shape (N, C, H, W), if there is a hidden path.
+    def forward(self, x: Tensor, term: Optional[Term] = None) -> Tensor:
+        """Convolution, norm and, where the layer has one, activation.
 
-    Returns:
-        Tensor: Shape (N, C, H, W).
-    """
-    if hidden_term is None:
-        return layer(x)
-    out = layer.norm(join(layer.conv(x), hidden_term))
-    return layer.activate(out) if layer.with_activation else out
+        Args:
+            x: Shape (N, C_in, H, W).
+            term: ``W_h h`` of shape (N, C, H, W); None without a hidden path.
+
+        Returns:
+            Tensor: Shape (N, C, H, W).
+        """
+        if term is None:
+            return super().forward(x)
+        out = self.norm(conv_plus(self.conv, x, term))
+        return self.activate(out) if self.with_activation else out
 
 
-class InvertedResidual(BaseModule):
+class InvertedResidual(RLABlock):
     """1x1 expansion, depthwise 3x3 and linear 1x1 convolution.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
-        stride: Of the depthwise convolution.
-        expand_ratio: By how much the block is wider inside; 1 has no expansion.
+        stride: Stride of the depthwise convolution.
+        expand_ratio: Ratio of the inner width to the input; 1 has no expansion.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
         act_cfg: Config of the activations, as in mmcv.
@@ -95,19 +98,17 @@ class InvertedResidual(BaseModule):
             self.expand_conv = ConvModule(in_channels, width, 1, act_cfg=act_cfg, **cfgs)
         self.depthwise_conv = ConvModule(
             width, width, 3, stride=stride, padding=1, groups=width, act_cfg=act_cfg, **cfgs)
-        self.linear_conv = ConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
+        self.linear_conv = JointConvModule(width, out_channels, 1, act_cfg=None, **cfgs)
         self.attention = build_attention(attention, out_channels) if attention else None
 
-    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
-        """Run the block.
+    def gated_norm(self) -> nn.Module:
+        """The norm of the linear convolution."""
+        return self.linear_conv.norm
 
-        Args:
-            x: Shape (N, C_in, H, W).
-            hidden_term: What the hidden path adds to the output of the linear
-                convolution, shape (N, C, H', W'), if there is a hidden path.
-        """
+    def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
+        """Compute the block; for the arguments see :class:`RLABlock`."""
         y = x if self.expand_conv is None else self.expand_conv(x)
-        y = conv_norm_act(self.linear_conv, self.depthwise_conv(y), hidden_term)
+        y = self.linear_conv(self.depthwise_conv(y), term=term)
         if self.attention is not None:
             y = self.attention(y)
         if self.has_shortcut:
@@ -115,13 +116,13 @@ class InvertedResidual(BaseModule):
         return BlockFeatures(y, None, y)
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
-        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        """The linear convolution, and its norm."""
         return self.linear_conv.conv, self.linear_conv.norm
 
 
 def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict],
                 norm_cfg: dict, act_cfg: dict) -> nn.Sequential:
-    """What the block's depthwise and linear convolution have for h.
+    """The part of a block's depthwise and linear convolution that reads h.
 
     Args:
         block: The block that reads h.
@@ -131,7 +132,7 @@ def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict]
         act_cfg: Config of the activation, as in mmcv.
 
     Returns:
-        nn.Sequential: Takes h, (N, k, H, W), to the block's ``hidden_term``.
+        nn.Sequential: Computes the block's term from h, of shape (N, k, H, W).
     """
     depthwise = ConvModule(
         channels, channels, 3, stride=block.stride, padding=1, groups=channels,
@@ -145,18 +146,18 @@ def make_reader(block: InvertedResidual, channels: int, conv_cfg: Optional[dict]
 class RLAMobileNetV2(DetectionBackbone):
     """MobileNetV2 with recurrent layer aggregation.
 
-    All arguments of mmdet's ``MobileNetV2`` mean what they mean there. Outputs
-    0 to 6 are those of ``layer1`` to ``layer7``, 7 is that of ``conv2``, which
-    sees Concat(x, relu6(norm(h))) of the last h. With a hidden path, no layer
-    behind the last of ``out_indices`` is built, nor an h that nobody reads.
+    All arguments of mmdet's ``MobileNetV2`` have the same meaning here. Outputs
+    0 to 6 are those of ``layer1`` to ``layer7``. Output 7 is that of ``conv2``,
+    which reads Concat(x, relu6(norm(h))) of the last h. With a hidden path, no
+    layer after the last of ``out_indices`` is built, and no h that nothing reads.
 
     Args:
-        widen_factor: By how much every layer is wider.
+        widen_factor: Factor of the width of every layer.
         out_indices: Outputs that are returned.
         frozen_stages: ``conv1`` (0) and the layers up to this number do not
             train, nor does their part of the hidden path, with any recurrent
-            convolution that they share with a later layer, unless the path is
-            new (``rla.pretrained=False``). -1 freezes nothing.
+            convolution that they share with a later layer. Parts that the loaded
+            weights do not contain train all the same. -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         act_cfg: Config of the activations, as in mmcv.
@@ -170,8 +171,8 @@ class RLAMobileNetV2(DetectionBackbone):
         attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch. ECA has kernel size 1 below 96 channels and 3 from
             there on, unless ``kernel_size`` is given.
-        shared_recurrent: One recurrent convolution for the whole network, as
-            the authors' code has, and not one a stage, as the paper has.
+        shared_recurrent: One recurrent convolution for the whole network, as in
+            the authors' code, instead of one for each stage, as in the paper.
 
     Example:
         >>> import torch
@@ -215,8 +216,8 @@ class RLAMobileNetV2(DetectionBackbone):
         cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg, act_cfg=act_cfg)
         channels = round_channels(32 * widen_factor)
         self.conv1 = ConvModule(3, channels, 3, stride=2, padding=1, **cfgs)
-        # mmdet builds all eight whatever is asked for. With a hidden path none
-        # is left that could not train, so that DDP finds no unused parameter.
+        # mmdet always builds all eight layers. With a hidden path only the layers
+        # that train are built, so that DDP finds no unused parameter.
         num_layers = 8 if rla_config is None else max(out_indices) + 1
         self.layers = []
         for i, (ratio, base, num_blocks, stride) in enumerate(self.arch_settings[:num_layers]):
@@ -228,7 +229,7 @@ class RLAMobileNetV2(DetectionBackbone):
             channels = width
         if num_layers == 8:
             self.out_channel = int(1280 * max(1, widen_factor))
-            self.conv2 = ConvModule(channels, self.out_channel, 1, **cfgs)
+            self.conv2 = JointConvModule(channels, self.out_channel, 1, **cfgs)
             self.layers.append('conv2')
         self.rla = None
         if rla_config is not None:
@@ -237,7 +238,7 @@ class RLAMobileNetV2(DetectionBackbone):
 
     @staticmethod
     def _check(widen_factor: float, out_indices: Sequence[int], frozen_stages: int) -> None:
-        """Stop on values that cannot be built."""
+        """Raise an error for values that cannot be built."""
         if type(widen_factor) not in (int, float) or not 0 < widen_factor < float('inf'):
             raise ValueError(f'widen_factor={widen_factor!r} must be a number above 0')
         if not out_indices:
@@ -248,7 +249,7 @@ class RLAMobileNetV2(DetectionBackbone):
 
     @staticmethod
     def _parse_rla(rla: Optional[Dict[str, Any]], shared_recurrent: bool) -> Optional[RLAConfig]:
-        """Check what describes the hidden path."""
+        """Check the settings of the hidden path."""
         check_choice('shared_recurrent', shared_recurrent, (False, True))
         config = RLAConfig.parse(rla)
         if config is None:
@@ -257,8 +258,8 @@ class RLAMobileNetV2(DetectionBackbone):
             return None
         if config.variant not in MOBILENET_V2_VARIANTS:
             listed = ', '.join(map(repr, MOBILENET_V2_VARIANTS))
-            raise ValueError(f'rla.variant={config.variant!r} takes the shortcut, which not every '
-                             f'block of a MobileNetV2 has; choose one of: {listed}')
+            raise ValueError(f'rla.variant={config.variant!r} reads the shortcut, but not every '
+                             f'block of a MobileNetV2 has one; choose one of: {listed}')
         return config
 
     @staticmethod
@@ -270,20 +271,20 @@ class RLAMobileNetV2(DetectionBackbone):
 
     @staticmethod
     def make_layer(in_channels: int, out_channels: int, num_blocks: int, stride: int,
-                   expand_ratio: int, **kwargs) -> nn.Sequential:
+                   expand_ratio: int, **kwargs) -> UninitialisedStage:
         """The blocks of a layer, the first with the stride.
 
-        torch's Sequential, as in mmdet: mmengine's would let the blocks'
-        ConvModules choose their initial values again.
+        As in mmdet, mmengine's initialisation does not enter the layer: otherwise
+        the ConvModules of the blocks would be initialised again.
         """
         blocks = [InvertedResidual(in_channels, out_channels, stride, expand_ratio, **kwargs)]
         blocks += [InvertedResidual(out_channels, out_channels, 1, expand_ratio, **kwargs)
                    for _ in range(1, num_blocks)]
-        return nn.Sequential(*blocks)
+        return UninitialisedStage(*blocks)
 
     def _add_hidden_path(self, config: RLAConfig, shared_recurrent: bool,
                          conv_cfg: Optional[dict], norm_cfg: dict, act_cfg: dict) -> None:
-        """Add the hidden path, a part for each layer, and its end in conv2."""
+        """Add the hidden path, one part for each layer, and the reader of conv2."""
         k = config.channels
         has_conv2 = 'conv2' in self.layers
         names = self.layers[:7]
@@ -320,21 +321,24 @@ class RLAMobileNetV2(DetectionBackbone):
         """The blocks' readers, and that of conv2."""
         return super().readers() + self.hidden_path()[1:]
 
-    def hidden_stages(self) -> Iterator[Tuple[RLAStage, nn.Sequential]]:
-        """Each layer's part of the hidden path, and the layer's blocks."""
-        for name, stage in zip(self.layers, self.rla, strict=False):
-            yield stage, getattr(self, name)
+    def stages_with_blocks(self) -> List[nn.Module]:
+        """``layer1`` to ``layer7``, as far as they are built."""
+        return [getattr(self, name) for name in self.layers if name != 'conv2']
+
+    def joints(self) -> Iterator[Joint]:
+        """The places where h enters the blocks and ``conv2``."""
+        yield from super().joints()
+        for reader in self.hidden_path()[1:]:
+            yield Joint(self.conv2.conv, self.conv2.norm, reader.conv)
 
     def _freeze_stages(self) -> None:
-        """Stop the gradients and, but for conv1 as in mmdet, the statistics."""
+        """Turn off the gradients and, except for conv1 as in mmdet, the statistics."""
         if self.frozen_stages >= 0:
             self.conv1.requires_grad_(False)
         frozen = [getattr(self, name) for name in self.layers[:max(0, self.frozen_stages)]]
-        if self.rla is not None and not self._hidden_path_is_new():
+        if self.rla is not None:
             frozen += self.rla[:len(frozen)]
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
+        self._freeze(frozen)
 
     def _forward_layer(self, i: int, x: Tensor, state: Optional[State]
                        ) -> Tuple[Tensor, Optional[State]]:
@@ -342,12 +346,8 @@ class RLAMobileNetV2(DetectionBackbone):
         layer = getattr(self, self.layers[i])
         if self.layers[i] == 'conv2':
             term = None if self.rla is None else self.conv2_reader(state[0])
-            return conv_norm_act(layer, x, term), state
-        if self.rla is not None:
-            return self.rla[i](layer, x, state, self._run)
-        for block in layer:
-            x = self._run(block, x).out
-        return x, state
+            return layer(x, term=term), state
+        return self._run_stage(i, layer, x, state)
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.

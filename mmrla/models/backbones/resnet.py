@@ -1,15 +1,15 @@
 """ResNet and ResNeXt with recurrent layer aggregation.
 
 With ``rla=None`` and ``attention=None`` these are mmdet's ResNet and ResNeXt:
-the same arguments, parameter names and numbers. They are written out here, on
-mmcv's builders, so that classification needs no mmdet and detection no
-mmpretrain.
+the same arguments, parameter names and outputs. They are built here with
+mmcv's builders, so that classification does not need mmdet and detection does
+not need mmpretrain.
 """
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer, build_plugin_layer
-from mmengine.model import BaseModule, ModuleList, Sequential
+from mmengine.model import ModuleList
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -20,17 +20,18 @@ from mmrla.models.layers.checks import (
     check_positive_int,
     check_sequence,
 )
-from mmrla.models.lean.conv_norm import Feature, Term, conv_norm, last_conv_norm, sequence
-from mmrla.models.lean.pooling import max_pool, pooling_layout, relu_max_pool
+from mmrla.models.lean.conv_norm import Feature, Term, apply_layers
+from mmrla.models.lean.forms import PlainForms, choose_forms
 from mmrla.models.rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 from .base import DetectionBackbone
+from .blocks import RLABlock, Stage
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
 
 
-class ResidualBlock(BaseModule):
-    """What both kinds of block share: the order of norms, attention and sum.
+class ResidualBlock(RLABlock):
+    """The common part of both kinds of block: attention, shortcut and sum.
 
     Layers are added in mmdet's order, so that a seed gives the same initial
     values and an optimizer the same order of parameters.
@@ -47,12 +48,12 @@ class ResidualBlock(BaseModule):
 
     def add_junction(self, downsample: Optional[nn.Module], attention: Optional[dict],
                      channels: int) -> None:
-        """Add what joins the residual branch and the shortcut.
+        """Add the layers that join the residual branch and the shortcut.
 
         Args:
             downsample: The shortcut, or None for the identity.
             attention: Config of the attention on the residual branch.
-            channels: Of the block's output.
+            channels: The channels of the block's output.
         """
         self.channels = channels
         self.relu = nn.ReLU(inplace=True)
@@ -61,60 +62,40 @@ class ResidualBlock(BaseModule):
 
     @property
     def norm1(self) -> nn.Module:
-        """nn.Module: The norm behind the first convolution."""
+        """nn.Module: The norm after the first convolution."""
         return getattr(self, self.norm1_name)
 
     @property
     def norm2(self) -> nn.Module:
-        """nn.Module: The norm behind the second convolution."""
+        """nn.Module: The norm after the second convolution."""
         return getattr(self, self.norm2_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
-        """The branch's convolutions and norms."""
+    def plugins(self, position: str) -> List[nn.Module]:
+        """The plugins at a position, in order."""
+        return [getattr(self, name) for name in self.plugin_names.get(position, ())]
+
+    def tail(self) -> List[nn.Module]:
+        """The layers of the residual branch after its last norm."""
+        return self.plugins('after_conv3') + ([] if self.attention is None else [self.attention])
+
+    def gated_norm(self) -> Optional[nn.Module]:
+        """The branch's last norm, unless a plugin follows it."""
+        return None if self.plugins('after_conv3') else getattr(self, self.last_norm)
+
+    def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
+        """y, the residual branch."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
-        """Run the block.
-
-        Args:
-            x: Shape (N, C_in, H, W).
-            hidden_term: What the hidden path adds to the output of the first
-                convolution, if there is a hidden path.
-        """
-        y = self.residual(x, hidden_term)
-        if self.attention is not None:
-            y = self.attention(y)
-        shortcut = self.shortcut(x, hidden_term)
-        # A tensor not in place: y itself goes into the hidden path (variant v1).
-        out = y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
-        return BlockFeatures(y, shortcut, self.relu(out))
-
-    def shortcut(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
-        """What the residual branch is added to."""
-        if self.downsample is None:
-            return x
-        return self.downsample(x) if hidden_term is None else sequence(self.downsample, x)
+    def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
+        """Compute the block; for the arguments see :class:`RLABlock`."""
+        forms = choose_forms(self.forms, x)
+        y = self.residual(forms, x, term)
+        shortcut = x if self.downsample is None else forms.sequence(self.downsample, x)
+        return BlockFeatures(y, shortcut, self.relu(forms.add(y, shortcut)))
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
-        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        """conv1(Concat(x, h)) = W_x x + W_h h; conv1 is W_x."""
         return self.conv1, self.norm1
-
-    def ends_in_norm(self) -> bool:
-        """Whether nothing follows the branch's last norm."""
-        return self.attention is None and not self.plugin_names.get('after_conv3')
-
-    def first(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
-        """conv1(Concat(x, h)) = W_x x + W_h h, then norm and ReLU."""
-        if hidden_term is None:
-            return self.relu(self.norm1(self.conv1(x)))
-        return self.relu(conv_norm(self.conv1, self.norm1, x, hidden_term))
-
-    def last(self, conv: nn.Module, norm: nn.Module, out: Tensor,
-             hidden_term: Optional[Term]) -> Feature:
-        """The convolution and norm that end the branch, but for plugins."""
-        if hidden_term is None:
-            return norm(conv(out))
-        return (last_conv_norm if self.ends_in_norm() else conv_norm)(conv, norm, out)
 
 
 class BasicBlock(ResidualBlock):
@@ -134,8 +115,10 @@ class BasicBlock(ResidualBlock):
                  dcn: Optional[dict] = None,
                  plugins: Optional[List[dict]] = None,
                  attention: Optional[dict] = None,
+                 forms: str = 'plain',
                  init_cfg: Optional[dict] = None) -> None:
         super().__init__(init_cfg)
+        self.forms = forms
         for name, value in (('dcn', dcn), ('plugins', plugins)):
             if value:
                 raise ValueError(f'{name}={value!r} needs bottleneck blocks: depth 50, 101 or 152')
@@ -147,9 +130,14 @@ class BasicBlock(ResidualBlock):
         self.add_norm(norm_cfg, planes, 2)
         self.add_junction(downsample, attention, planes)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
+    def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """3x3, 3x3."""
-        return self.last(self.conv2, self.norm2, self.first(x, hidden_term), hidden_term)
+        out = self.relu(forms.conv_norm(self.conv1, self.norm1, x, term))
+        return forms.last_conv_norm(self.conv2, self.norm2, out, self.tail())
+
+    def branch(self) -> List[Tuple[nn.Module, nn.Module]]:
+        """The convolutions and norms of the residual branch; empty with an attention."""
+        return [] if self.tail() else [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
 
 class Bottleneck(ResidualBlock):
@@ -158,9 +146,9 @@ class Bottleneck(ResidualBlock):
     Args:
         inplanes: Channels of the input.
         planes: The output has four times as many channels.
-        stride: Of the 3x3 convolution (``style='pytorch'``) or of the first
-            1x1 convolution (``'caffe'``).
-        dilation: Of the 3x3 convolution.
+        stride: Stride of the 3x3 convolution (``style='pytorch'``) or of the
+            first 1x1 convolution (``'caffe'``).
+        dilation: Dilation of the 3x3 convolution.
         downsample: The shortcut, or None for the identity.
         style: ``'pytorch'`` or ``'caffe'``.
         conv_cfg: Config of the convolutions, as in mmcv.
@@ -168,8 +156,9 @@ class Bottleneck(ResidualBlock):
         dcn: Config of a deformable 3x3 convolution.
         plugins: The stage's plugins, as in mmdet.
         attention: Config of the attention on the residual branch.
-        groups: Of the 3x3 convolution.
+        groups: Groups of the 3x3 convolution.
         width: Channels of the 3x3 convolution. Defaults to ``planes``.
+        forms: See :class:`~mmrla.models.backbones.blocks.RLABlock`.
         init_cfg: As in mmengine.
     """
     expansion = 4
@@ -189,8 +178,10 @@ class Bottleneck(ResidualBlock):
                  attention: Optional[dict] = None,
                  groups: int = 1,
                  width: Optional[int] = None,
+                 forms: str = 'plain',
                  init_cfg: Optional[dict] = None) -> None:
         super().__init__(init_cfg)
+        self.forms = forms
         channels = planes * self.expansion
         width = width or planes
         stride1, stride2 = (1, stride) if style == 'pytorch' else (stride, 1)
@@ -209,7 +200,7 @@ class Bottleneck(ResidualBlock):
 
     @staticmethod
     def conv2_cfg(conv_cfg: Optional[dict], dcn: Optional[dict]) -> Optional[dict]:
-        """The config of the 3x3 convolution, deformable where asked for."""
+        """The config of the 3x3 convolution, deformable if ``dcn`` is set."""
         if dcn is None:
             return conv_cfg
         dcn = dict(dcn)
@@ -220,7 +211,7 @@ class Bottleneck(ResidualBlock):
         return dcn
 
     def add_plugins(self, plugins: List[dict], channels: Dict[str, int]) -> Dict[str, List[str]]:
-        """Build the plugins; the names of those behind each convolution."""
+        """Build the plugins; returns the names of those after each convolution."""
         names = {position: [] for position in channels}
         for plugin in sorted(plugins, key=lambda plugin: PLUGIN_POSITIONS.index(
                 plugin['position'])):
@@ -228,39 +219,36 @@ class Bottleneck(ResidualBlock):
             name, layer = build_plugin_layer(
                 cfg, in_channels=channels[position], postfix=cfg.pop('postfix', ''))
             if hasattr(self, name):
-                raise ValueError(f'plugin {name!r} is there twice; give each its own postfix')
+                raise ValueError(f'plugin {name!r} occurs twice; give each its own postfix')
             self.add_module(name, layer)
             names[position].append(name)
         return names
 
-    def run_plugins(self, position: str, x: Tensor) -> Tensor:
-        """The plugins at a position, in order."""
-        for name in self.plugin_names[position]:
-            x = getattr(self, name)(x)
-        return x
-
     @property
     def norm3(self) -> nn.Module:
-        """nn.Module: The norm behind the third convolution."""
+        """nn.Module: The norm after the third convolution."""
         return getattr(self, self.norm3_name)
 
-    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Feature:
+    def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
-        out = self.run_plugins('after_conv1', self.first(x, hidden_term))
-        if hidden_term is None:
-            out = self.relu(self.norm2(self.conv2(out)))
-        else:
-            out = self.relu(conv_norm(self.conv2, self.norm2, out))
-        out = self.run_plugins('after_conv2', out)
-        return self.run_plugins(
-            'after_conv3', self.last(self.conv3, self.norm3, out, hidden_term))
+        out = self.relu(forms.conv_norm(self.conv1, self.norm1, x, term))
+        out = apply_layers(self.plugins('after_conv1'), out)
+        out = self.relu(forms.conv_norm(self.conv2, self.norm2, out))
+        out = apply_layers(self.plugins('after_conv2'), out)
+        return forms.last_conv_norm(self.conv3, self.norm3, out, self.tail())
+
+    def branch(self) -> List[Tuple[nn.Module, nn.Module]]:
+        """The convolutions and norms of the residual branch; empty with other layers."""
+        if self.attention is not None or any(self.plugin_names.values()):
+            return []
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2), (self.conv3, self.norm3)]
 
 
 @MODELS.register_module()
 class RLAResNet(DetectionBackbone):
     """ResNet with recurrent layer aggregation, for detection and classification.
 
-    All arguments of mmdet's ``ResNet`` mean what they mean there.
+    All arguments of mmdet's ``ResNet`` have the same meaning here.
 
     Args:
         depth: 18, 34, 50, 101 or 152.
@@ -271,17 +259,17 @@ class RLAResNet(DetectionBackbone):
         strides: Stride of the first block of each stage.
         dilations: Dilation of each stage.
         out_indices: Stages whose output is returned.
-        style: Where a bottleneck has its stride: ``'pytorch'``, in the 3x3
-            convolution, or ``'caffe'``, in the first 1x1.
-        deep_stem: Three 3x3 convolutions in place of the 7x7.
-        avg_down: Average pooling in place of stride in the shortcuts.
+        style: ``'pytorch'`` puts the stride of a bottleneck into the 3x3
+            convolution, ``'caffe'`` into the first 1x1.
+        deep_stem: Three 3x3 convolutions instead of the 7x7.
+        avg_down: Average pooling instead of stride in the shortcuts.
         frozen_stages: The stem (0) and the stages up to this number do not
-            train, nor does their part of the hidden path unless it is new
-            (``rla.pretrained=False``). -1 freezes nothing.
+            train, nor does their part of the hidden path. Parts that the loaded
+            weights do not contain train all the same. -1 freezes nothing.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
-        norm_eval: Keep batch norms in eval mode while training, but those of a
-            new hidden path.
+        norm_eval: Keep batch norms in eval mode while training, except those
+            of a new hidden path.
         dcn: Config of deformable 3x3 convolutions.
         stage_with_dcn: The stages that have them.
         plugins: Plugins of the blocks, as in mmdet.
@@ -293,11 +281,11 @@ class RLAResNet(DetectionBackbone):
             :class:`~mmrla.models.rla.RLAConfig`; None for a plain ResNet.
         attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch, or on those that its ``stages`` and ``blocks`` name
-            (:func:`~mmrla.models.attention.attentions_of_stage`).
-        out_hidden: Return the last hidden state behind the stages' outputs,
-            for a classifier. A detector drops it.
+            (:func:`~mmrla.models.layers.attention.attentions_of_stage`).
+        out_hidden: Return the last hidden state after the outputs of the
+            stages, for a classifier. A detector does not need it.
         extra_channels: Added to the width of every stage, before expansion; 8
-            makes the "channel + 32" ResNet-50 of the paper's ablation.
+            gives the "channel + 32" ResNet-50 of the paper's ablation.
 
     Example:
         >>> import torch
@@ -368,6 +356,7 @@ class RLAResNet(DetectionBackbone):
         self.deep_stem = deep_stem
         self.out_hidden = out_hidden
         self.base_channels = base_channels
+        self.forms = 'plain' if rla_config is None else 'memory_saving'
 
         stem_channels = stem_channels or base_channels
         self._make_stem_layer(in_channels, stem_channels, conv_cfg, norm_cfg)
@@ -388,6 +377,7 @@ class RLAResNet(DetectionBackbone):
                 dcn=dcn if dcn and stage_with_dcn[i] else None,
                 plugins=self.make_stage_plugins(plugins, i),
                 attentions=attentions_of_stage(attention, i, num_stages, num_blocks),
+                forms=self.forms,
                 init_cfg=block_init_cfg)
             inplanes = planes * block.expansion
             self.res_layers.append(f'layer{i + 1}')
@@ -400,7 +390,7 @@ class RLAResNet(DetectionBackbone):
 
     def _check(self, depth, num_stages, strides, dilations, out_indices, style,
                frozen_stages, dcn, stage_with_dcn, plugins) -> None:
-        """Stop on values that cannot be built."""
+        """Raise an error for values that cannot be built."""
         check_choice('depth', depth, self.arch_settings)
         check_choice('num_stages', num_stages, range(1, 5))
         check_choice('style', style, ('pytorch', 'caffe'))
@@ -457,7 +447,7 @@ class RLAResNet(DetectionBackbone):
         return getattr(self, self.norm1_name)
 
     def make_res_layer(self, inplanes: int, planes: int, stride: int, avg_down: bool,
-                       attentions: Sequence[Optional[dict]], **kwargs) -> Sequential:
+                       attentions: Sequence[Optional[dict]], **kwargs) -> Stage:
         """The blocks of a stage, with an attention or None for each."""
         channels = planes * self.block.expansion
         downsample = None
@@ -468,7 +458,7 @@ class RLAResNet(DetectionBackbone):
                              attention=attentions[0], **kwargs)]
         blocks += [self.block(channels, planes, attention=attention, **kwargs)
                    for attention in attentions[1:]]
-        return Sequential(*blocks)
+        return Stage(*blocks)
 
     @staticmethod
     def _make_shortcut(inplanes: int, channels: int, stride: int, avg_down: bool,
@@ -483,7 +473,7 @@ class RLAResNet(DetectionBackbone):
 
     def _make_hidden_path(self, config: RLAConfig, strides: Sequence[int],
                           conv_cfg: Optional[dict], norm_cfg: dict) -> ModuleList:
-        """The hidden path, a part for each stage."""
+        """The hidden path, one part for each stage."""
         stages = ModuleList()
         for i, num_blocks in enumerate(self.stage_blocks):
             is_last = i == len(self.stage_blocks) - 1
@@ -498,37 +488,32 @@ class RLAResNet(DetectionBackbone):
                 norm_cfg=norm_cfg))
         return stages
 
-    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
-        """Each stage's part of the hidden path, and the stage's blocks."""
-        for i, name in enumerate(self.res_layers):
-            yield self.rla[i], getattr(self, name)
+    def stages_with_blocks(self) -> List[nn.Module]:
+        """``layer1`` to ``layer4``."""
+        return [getattr(self, name) for name in self.res_layers]
 
     def _freeze_stages(self) -> None:
-        """Stop the gradients and statistics of the frozen part."""
+        """Turn off the gradients and statistics of the frozen modules."""
         frozen = []
         if self.frozen_stages >= 0:
             frozen += [self.stem] if self.deep_stem else [self.conv1, self.norm1]
         for i in range(self.frozen_stages):
             frozen.append(getattr(self, self.res_layers[i]))
-            if self.rla is not None and not self._hidden_path_is_new():
+            if self.rla is not None:
                 frozen.append(self.rla[i])
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
+        self._freeze(frozen)
 
     def forward_stem(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""
-        if self.rla is None:
-            x = self.stem(x) if self.deep_stem else self.relu(self.norm1(self.conv1(x)))
-            return self.maxpool(x)
-        is_contiguous = x.is_contiguous()
-        if not self.training:
-            x = pooling_layout(x)
-        if self.deep_stem:
-            x = max_pool(self.maxpool, sequence(self.stem, x))
-        else:
-            x = relu_max_pool(self.relu, self.maxpool, conv_norm(self.conv1, self.norm1, x))
-        return x.contiguous() if is_contiguous else x
+        forms = choose_forms(self.forms, x)
+
+        def layers(x: Tensor) -> Tensor:
+            if self.deep_stem:
+                return forms.max_pool(self.maxpool, forms.sequence(self.stem, x))
+            x = forms.conv_norm(self.conv1, self.norm1, x)
+            return forms.relu_max_pool(self.relu, self.maxpool, x)
+
+        return layers(x) if self.training else forms.in_pooling_layout(layers, x)
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.
@@ -544,12 +529,7 @@ class RLAResNet(DetectionBackbone):
         state = None
         outs = []
         for i, name in enumerate(self.res_layers):
-            blocks = getattr(self, name)
-            if self.rla is None:
-                for block in blocks:
-                    x = self._run(block, x).out
-            else:
-                x, state = self.rla[i](blocks, x, state, self._run)
+            x, state = self._run_stage(i, getattr(self, name), x, state)
             if i in self.out_indices:
                 outs.append(x)
         return (*outs, state[0]) if self.out_hidden else tuple(outs)
@@ -577,7 +557,7 @@ class RLAResNeXt(RLAResNet):
         self.base_width = base_width
         super().__init__(**kwargs)
 
-    def make_res_layer(self, inplanes: int, planes: int, *args, **kwargs) -> Sequential:
+    def make_res_layer(self, inplanes: int, planes: int, *args, **kwargs) -> Stage:
         """The blocks of a stage, with grouped 3x3 convolutions."""
         width = planes
         if self.groups > 1:

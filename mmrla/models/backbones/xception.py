@@ -4,22 +4,22 @@ The table of appendix B.1 names the separable convolutions only. The paper's
 parameters, 2.70 / 2.75 million for 10 / 100 classes and 2.77 / 2.81 with k = 12,
 are the trainable ones (2.7019 / 2.7481 and 2.7675 / 2.8148) of this reading:
 
-- Xception's own shortcuts: a 1x1 convolution and a norm where the channels
-  change, else the identity; no bias anywhere but in the classifier.
+- The shortcuts are Xception's: a 1x1 convolution and a norm where the channels
+  change, otherwise the identity. Only the classifier has a bias.
 - h is concatenated to the input of each block's first separable convolution,
-  whose depthwise part then has k channels more. The shortcuts read x alone
+  whose depthwise part then has k more channels. The shortcuts read only x
   (2.779 if they read h).
 - One recurrent convolution for each resolution. The 1x1 convolution that
   compresses y is shared as far as shapes allow: by the blocks of a resolution
   that have the same channels (2.758 if also between resolutions).
 
-Counts say nothing of the following. The text keeps all of Xception but three of
-its five downsampling layers: the two that stay are at the end of the last
-block of the 32x32 and of the 16x16 rows, which thus end in average pooling, with
-a shortcut of stride 2. The window is Xception's, 3x3. The last group has no
-shortcut in Xception: there ``x = relu(y)``.
+The counts do not determine the following. The text removes three of Xception's five
+downsampling layers. The remaining two are at the end of the last block of the 32x32
+and of the 16x16 rows. These blocks end in average pooling with a window of 3x3, as in
+Xception, and have a shortcut of stride 2. As in Xception, the last group has no
+shortcut: there ``x = relu(y)``.
 """
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mmcv.cnn import build_conv_layer, build_norm_layer
 from mmengine.model import BaseModule, ModuleList, Sequential
@@ -27,10 +27,11 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from mmrla.models.layers.checks import check_choice, check_positive_int
-from mmrla.models.lean.conv_norm import Term, join
+from mmrla.models.lean.conv_norm import Term, conv_plus
 from mmrla.models.rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage
 
 from .base import RLABackbone
+from .blocks import RLABlock, Stage
 
 # The other variants feed the shortcut to the hidden path; the last block has none.
 XCEPTION_VARIANTS = [
@@ -48,9 +49,9 @@ class SeparableConv(BaseModule):
 
     def __init__(self, in_channels: int, out_channels: int,
                  conv_cfg: Optional[dict] = None) -> None:
-        # torch counts the outputs of all channels as the fan-out of a depthwise
-        # convolution; its fan-in of 9 is what He et al. mean, and does not
-        # depend on whether x and h are convolved together or apart.
+        # For a depthwise convolution, torch's fan-out includes the outputs of all
+        # channels. The fan-in of 9 is the one of He et al. It does not depend on
+        # whether x and h are convolved together or separately.
         super().__init__(dict(type='Kaiming', layer='Conv2d', override=dict(
             type='Kaiming', name='depthwise', mode='fan_in')))
         self.depthwise = build_conv_layer(
@@ -62,12 +63,12 @@ class SeparableConv(BaseModule):
         return self.pointwise(self.depthwise(x))
 
 
-class Branch(BaseModule):
+class Branch(RLABlock):
     """Separable convolutions, each with its norm, and ReLUs between them.
 
     Args:
         in_channels: Channels of the input.
-        channels: Channels behind each convolution.
+        channels: Channels after each convolution.
         relu_first: Whether a ReLU precedes the first convolution.
         stride: 2 to end in average pooling.
         conv_cfg: Config of the convolutions, as in mmcv.
@@ -94,23 +95,21 @@ class Branch(BaseModule):
     def make_reader(self, channels: int, conv_cfg: Optional[dict]) -> Sequential:
         """The part of the first separable convolution of Concat(x, h) that reads h.
 
-        Its depthwise part acts on each channel by itself and its 1x1 part is
-        linear, so it splits into a part of x and a part of h.
+        Its depthwise part acts on each channel separately and its 1x1 part is
+        linear. So it splits into a part of x and a part of h.
         """
         layers = [nn.ReLU()] if self.relu_first else []
         width = self.convs[0].pointwise.out_channels
         return Sequential(*layers, SeparableConv(channels, width, conv_cfg))
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
-        """The convolution whose output ``hidden_term`` joins, and its norm."""
+        """The first 1x1 convolution, and its norm."""
         return self.convs[0].pointwise, self.norms[0]
 
-    def residual(self, x: Tensor, hidden_term: Optional[Term]) -> Tensor:
+    def residual(self, x: Tensor, term: Optional[Term]) -> Tensor:
         """y, of shape (N, C, H', W')."""
-        y = self.convs[0](self.relu(x) if self.relu_first else x)
-        if hidden_term is not None:
-            y = join(y, hidden_term)
-        y = self.norms[0](y)
+        r = self.relu(x) if self.relu_first else x
+        y = self.norms[0](conv_plus(self.convs[0], r, term))
         for conv, norm in zip(self.convs[1:], self.norms[1:], strict=True):
             y = norm(conv(self.relu(y)))
         return self.pool(y)
@@ -130,15 +129,9 @@ class XceptionBlock(Branch):
                                  bias=False),
                 build_norm_layer(norm_cfg, self.out_channels)[1])
 
-    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
-        """Run the block.
-
-        Args:
-            x: Shape (N, C_in, H, W).
-            hidden_term: What the hidden path adds to the output of the first
-                separable convolution, if there is a hidden path.
-        """
-        y = self.residual(x, hidden_term)
+    def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
+        """Compute the block; for the arguments see :class:`RLABlock`."""
+        y = self.residual(x, term)
         shortcut = self.shortcut(x)
         return BlockFeatures(y, shortcut, y + shortcut)
 
@@ -146,9 +139,9 @@ class XceptionBlock(Branch):
 class ExitBlock(Branch):
     """The last convolutions, without a shortcut; see :class:`Branch`."""
 
-    def forward(self, x: Tensor, hidden_term: Optional[Term] = None) -> BlockFeatures:
-        """Run the block; for the arguments see :class:`XceptionBlock`."""
-        y = self.residual(x, hidden_term)
+    def features(self, x: Tensor, term: Optional[Term]) -> BlockFeatures:
+        """Compute the block; for the arguments see :class:`RLABlock`."""
+        y = self.residual(x, term)
         return BlockFeatures(y, None, self.relu(y))
 
 
@@ -157,10 +150,10 @@ class Group(NamedTuple):
 
     Attributes:
         resolution: 0, 1 and 2 for the rows 32x32, 16x16 and 8x8 of the table.
-        blocks: They share a convolution that compresses y.
+        blocks: The blocks, which share the convolution that compresses y.
     """
     resolution: int
-    blocks: Sequential
+    blocks: Stage
 
 
 @MODELS.register_module()
@@ -176,10 +169,11 @@ class RLAXception(RLABackbone):
         norm_cfg: Config of the norms, those of the hidden path included.
         rla: ``dict(channels=12, variant='v1')``, see
             :class:`~mmrla.models.rla.RLAConfig`; None for a plain Xception.
-            The variants v5 and v6 need a shortcut, which the last block lacks.
-        out_hidden: Return the last hidden state behind x, for a classifier,
-            which gives it a norm and ReLU of its own.
-        init_cfg: As in mmengine. By default that of He et al.
+            The variants v5 and v6 are not supported: the last block has no
+            shortcut.
+        out_hidden: Return the last hidden state after x, for a classifier,
+            which applies its own norm and ReLU.
+        init_cfg: As in mmengine. The default is that of He et al.
 
     Example:
         >>> import torch
@@ -233,17 +227,17 @@ class RLAXception(RLABackbone):
         c64, c128, c256, c512 = (base * factor for factor in (4, 8, 16, 32))
         middle = [XceptionBlock(c256, [c256] * 3, **layers) for _ in range(num_middle)]
         return [
-            Group(0, Sequential(XceptionBlock(base * 2, [c64] * 2, relu_first=False, **layers))),
-            Group(0, Sequential(XceptionBlock(c64, [c128] * 2, **layers))),
-            Group(0, Sequential(XceptionBlock(c128, [c256] * 2, stride=2, **layers))),
-            Group(1, Sequential(*middle)),
-            Group(1, Sequential(XceptionBlock(c256, [c256, c512], stride=2, **layers))),
-            Group(2, Sequential(ExitBlock(c512, [c512] * 2, relu_first=False, **layers))),
+            Group(0, Stage(XceptionBlock(base * 2, [c64] * 2, relu_first=False, **layers))),
+            Group(0, Stage(XceptionBlock(c64, [c128] * 2, **layers))),
+            Group(0, Stage(XceptionBlock(c128, [c256] * 2, stride=2, **layers))),
+            Group(1, Stage(*middle)),
+            Group(1, Stage(XceptionBlock(c256, [c256, c512], stride=2, **layers))),
+            Group(2, Stage(ExitBlock(c512, [c512] * 2, relu_first=False, **layers))),
         ]
 
     def _make_hidden_path(self, groups: Sequence[Group], config: RLAConfig,
                           layers: Dict[str, Any]) -> ModuleList:
-        """The hidden path, a part for each group."""
+        """The hidden path, one part for each group."""
         hidden = ModuleList()
         k, conv_cfg = config.channels, layers['conv_cfg']
         recurrent = [build_conv_layer(conv_cfg, k, k, 3, padding=1, bias=False)
@@ -260,9 +254,9 @@ class RLAXception(RLABackbone):
                 **layers))
         return hidden
 
-    def hidden_stages(self) -> Iterator[Tuple[RLAStage, Sequential]]:
-        """Each group's part of the hidden path, and the group's blocks."""
-        return zip(self.rla, self.groups, strict=True)
+    def stages_with_blocks(self) -> List[nn.Module]:
+        """The groups of blocks."""
+        return list(self.groups)
 
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """Run the backbone.
@@ -277,9 +271,5 @@ class RLAXception(RLABackbone):
         x = self.stem(x)
         state = None
         for i, blocks in enumerate(self.groups):
-            if self.rla is None:
-                for block in blocks:
-                    x = block(x).out
-            else:
-                x, state = self.rla[i](blocks, x, state)
+            x, state = self._run_stage(i, blocks, x, state)
         return (x, state[0]) if self.out_hidden else (x,)

@@ -1,6 +1,6 @@
 """Attention on a residual branch, placed before the residual addition."""
 import math
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -10,24 +10,37 @@ from torch import Tensor, nn
 from .checks import check_choice, check_positive_int, check_sequence
 
 
+class NeutralStart(NamedTuple):
+    """How an attention starts so that the network computes what it did without it.
+
+    Attributes:
+        zeros: The entries of the attention that are set to zero.
+        gain: The factor for the norm before the attention. A gate that starts at
+            sigmoid(0) = 1/2 halves its input, so the norm is doubled.
+    """
+    zeros: Tuple[str, ...]
+    gain: float
+
+
 def squeezed(channels: int, ratio: int) -> int:
-    """C / ratio, checked."""
+    """C / ratio, after a check."""
     check_positive_int('attention.ratio', ratio)
     if channels < ratio:
-        raise ValueError(f'attention.ratio={ratio!r} squeezes {channels} channels to none; '
-                         f'take a ratio of at most {channels}')
+        raise ValueError(f'attention.ratio={ratio!r} leaves none of {channels} channels; '
+                         f'choose a ratio of at most {channels}')
     return channels // ratio
 
 
 class SE(nn.Module):
     """Squeeze and excitation, without biases as in the paper's SE-ResNets.
 
-    mmdet's ``SELayer`` has biases, which the published counts do not.
+    mmdet's ``SELayer`` has biases, which the published counts do not include.
 
     Args:
         channels: C.
-        ratio: By how much the squeezed vector is narrower.
+        ratio: Ratio of C to the width of the squeezed vector.
     """
+    neutral_start = NeutralStart(('fc.2.weight',), 2.0)
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
         super().__init__()
@@ -47,9 +60,10 @@ class ECA(nn.Module):
 
     Args:
         channels: C.
-        kernel_size: Odd. By default it follows C by ECA-Net's rule, which
+        kernel_size: Odd. By default ECA-Net's rule computes it from C, which
             gives 5, 5, 5, 7 for the stages of a bottleneck ResNet.
     """
+    neutral_start = NeutralStart(('conv.weight',), 2.0)
 
     def __init__(self, channels: int, kernel_size: Optional[int] = None) -> None:
         super().__init__()
@@ -71,14 +85,16 @@ class ECA(nn.Module):
 class CBAM(nn.Module):
     """Convolutional block attention: of the channels, then of the pixels.
 
-    The channels' part is SE's, of the mean and of the maximum; like SE's here
-    it has no biases, which gives the counts that the paper prints.
+    The channel attention is that of SE, applied to the mean and to the maximum.
+    Like SE here it has no biases, which gives the counts that the paper prints.
 
     Args:
         channels: C.
-        ratio: By how much the squeezed vector is narrower.
-        kernel_size: Of the convolution that weighs the pixels; odd.
+        ratio: Ratio of C to the width of the squeezed vector.
+        kernel_size: Size of the convolution that weights the pixels; odd.
     """
+    # two gates, one of the channels and one of the pixels
+    neutral_start = NeutralStart(('fc.2.weight', 'norm.weight', 'norm.bias'), 4.0)
 
     def __init__(self, channels: int, ratio: int = 16, kernel_size: int = 7) -> None:
         super().__init__()
@@ -106,15 +122,17 @@ class GC(ContextBlock):
 
     Args:
         channels: C.
-        ratio: By how much the transform's bottleneck is narrower.
+        ratio: Ratio of C to the width of the transform's bottleneck.
     """
+    neutral_start = NeutralStart(
+        ('channel_add_conv.3.weight', 'channel_add_conv.3.bias'), 1.0)
 
     def __init__(self, channels: int, ratio: int = 16) -> None:
         squeezed(channels, ratio)
         super().__init__(channels, 1 / ratio)
 
     def init_weights(self) -> None:
-        """Start as the identity, whatever a backbone's rule for convolutions is."""
+        """Start as the identity, independent of the backbone's initialisation."""
         self.reset_parameters()
 
 
@@ -123,8 +141,9 @@ class NL(NonLocal2d):
 
     Args:
         channels: C.
-        ratio: By how much the embeddings are narrower.
+        ratio: Ratio of C to the width of the embeddings.
     """
+    neutral_start = NeutralStart(('conv_out.conv.weight', 'conv_out.conv.bias'), 1.0)
 
     def __init__(self, channels: int, ratio: int = 2) -> None:
         squeezed(channels, ratio)
@@ -140,13 +159,13 @@ def attentions_of_stage(cfg: Optional[Dict[str, Any]], stage: int, num_stages: i
     """The attention of each block of a stage, or None where it has none.
 
     Args:
-        cfg: ``attention=dict(type=..., ...)`` of a backbone. Its ``stages``, a
-            True or False for each as in mmdet's plugins, and its ``blocks``,
-            positions in a stage (-1 is the last), say where it stands; by
-            default in every block.
-        stage: Counted from 0.
-        num_stages: Of the backbone.
-        num_blocks: Of the stage.
+        cfg: ``attention=dict(type=..., ...)`` of a backbone. Its ``stages``,
+            one bool for each stage as in mmdet's plugins, and its ``blocks``,
+            positions in a stage (-1 is the last), select the blocks. By
+            default every block has it.
+        stage: The stage, from 0.
+        num_stages: Stages of the backbone.
+        num_blocks: Blocks of the stage.
     """
     check_attention(cfg)
     if cfg is None:
@@ -163,7 +182,7 @@ def attentions_of_stage(cfg: Optional[Dict[str, Any]], stage: int, num_stages: i
 
 
 def check_attention(cfg: Optional[Dict[str, Any]]) -> None:
-    """Stop on an ``attention=dict(type=..., ...)`` that cannot be built."""
+    """Raise an error for an ``attention=dict(type=..., ...)`` that cannot be built."""
     if cfg is None:
         return
     if not isinstance(cfg, dict) or 'type' not in cfg:

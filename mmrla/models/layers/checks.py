@@ -1,10 +1,10 @@
-"""Checks of config values: a wrong one stops at once with its name and the fix."""
+"""Checks of config values: the error names the wrong value and the fix."""
 from typing import Any, Collection
 
 
 def check_choice(name: str, value: Any, choices: Collection) -> None:
     """``value`` must be one of ``choices``."""
-    # A list or dict from a config is a wrong value, not an unhashable one.
+    # Compared with ==: a list or dict from a config is not hashable.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         listed = ', '.join(map(repr, choices))
         raise ValueError(f'{name}={value!r} is not known; choose one of: {listed}')
@@ -36,6 +36,6 @@ def check_sequence(name: str, value: Any, length: int = 0) -> None:
 
 
 def check_extra_channels(value: Any) -> None:
-    """What is added to every stage's width: 0 or more."""
+    """The channels added to the width of every stage must be 0 or more."""
     if isinstance(value, bool) or value != 0:
         check_positive_int('extra_channels', value)

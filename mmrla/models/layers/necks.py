@@ -1,4 +1,4 @@
-"""What stands between an RLA backbone and a classifier."""
+"""The neck between an RLA backbone and the head of a classifier."""
 from typing import Optional, Sequence, Tuple
 
 import torch
@@ -13,14 +13,14 @@ from torch import Tensor
 class RLAPooling(BaseModule):
     """The RLA output for classification (paper, section 3.3, guideline 4).
 
-    The last hidden state goes through a norm and a ReLU, is concatenated
-    behind the last feature map, and both are pooled globally. For a backbone
-    with ``out_hidden=True``, in the place of ``GlobalAveragePooling``.
+    A norm and a ReLU are applied to the last hidden state. The last feature map and
+    the hidden state are pooled globally and concatenated. It replaces
+    ``GlobalAveragePooling`` after a backbone with ``out_hidden=True``.
 
     Args:
         channels: k, the channels of h.
-        norm_cfg: Config of the norm, as in mmcv. None leaves out the norm and
-            the ReLU, as the paper's post-activated and ConvLSTM forms do.
+        norm_cfg: Config of the norm, as in mmcv. None omits the norm and
+            the ReLU, as in the paper's post-activated and ConvLSTM forms.
         init_cfg: As in mmengine.
     """
 
@@ -36,11 +36,11 @@ class RLAPooling(BaseModule):
 
         Args:
             inputs: The backbone's outputs, the last two of shapes
-                (N, C, H, W), the last stage's, and (N, k, H, W), h.
+                (N, C, H, W), of the last stage, and (N, k, H, W), h.
 
         Returns:
-            tuple[Tensor]: One tensor of shape (N, C + k), what a classifier's
-            head takes.
+            tuple[Tensor]: One tensor of shape (N, C + k), the input of a
+            classifier's head.
         """
         x, h = inputs[-2:]
         if self.norm is not None:

@@ -1,18 +1,18 @@
 """Max pooling of the stem, fast on a CPU."""
-from typing import Optional, Tuple, Union
+from typing import Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .conv_norm import has_hooks, is_eager
+from .conditions import has_hooks
 
 
 class MaxPool(Function):
-    """Max pooling on a CPU, which is fast in channels_last.
+    """Max pooling on a CPU, computed in channels_last, where it is fast.
 
-    Where the maxima are is all that it keeps.
+    It saves only the positions of the maxima for backward.
     """
 
     @staticmethod
@@ -28,34 +28,38 @@ class MaxPool(Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         """The gradient of x."""
-        x = grad.new_empty(()).expand(ctx.shape)  # only its shape is asked for
+        x = grad.new_empty(()).expand(ctx.shape)  # only its shape is used
         grad_x = torch.ops.aten.max_pool2d_with_indices_backward(
             grad.contiguous(), x, *ctx.geometry, *ctx.saved_tensors)
         return grad_x, *[None] * len(ctx.geometry)
 
 
-def pooling_layout(images: Tensor) -> Tensor:
-    """Images in the layout in which a CPU's stem infers fastest."""
-    if images.device.type != 'cpu' or not is_eager(images):
-        return images
-    return images.contiguous(memory_format=torch.channels_last)
+def in_pooling_layout(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``layers(x)`` of a stem that ends in max pooling.
+
+    On a CPU, a stem in eval mode is fastest in channels_last. The output has the layout
+    of the input.
+    """
+    if x.device.type != 'cpu' or not x.is_contiguous():
+        return layers(x)
+    return layers(x.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 def max_pool(pool: nn.Module, x: Tensor) -> Tensor:
     """``pool(x)``, of shape (N, C, H', W')."""
-    if not _is_max_pool(pool, x) or x.device.type != 'cpu' or not x.is_contiguous():
+    if not _is_max_pool(pool) or x.device.type != 'cpu' or not x.is_contiguous():
         return pool(x)
     return MaxPool.apply(x, pool.kernel_size, pool.stride, pool.padding, pool.dilation,
                          pool.ceil_mode)
 
 
-def relu_max_pool(relu: nn.ReLU, pool: nn.Module, x: Tensor) -> Tensor:
-    """``pool(relu(x))``: the two commute, and ReLU has less to do behind the pooling."""
-    if not _is_max_pool(pool, x) or has_hooks(relu):
+def relu_max_pool(relu: nn.Module, pool: nn.Module, x: Tensor) -> Tensor:
+    """``pool(relu(x))``. The two commute, and ReLU is cheaper after the pooling."""
+    if not _is_max_pool(pool) or has_hooks(relu):
         return pool(relu(x))
     return relu(max_pool(pool, x))
 
 
-def _is_max_pool(pool: nn.Module, x: Tensor) -> bool:
-    """Whether max pooling is all that a module does, and nobody watches it."""
-    return type(pool) is nn.MaxPool2d and not has_hooks(pool) and is_eager(x)
+def _is_max_pool(pool: nn.Module) -> bool:
+    """Whether a module is torch's max pooling without hooks."""
+    return type(pool) is nn.MaxPool2d and not has_hooks(pool)

@@ -115,7 +115,7 @@ def separable(x, depthwise, pointwise):
 
 
 def mean_of_window(y):
-    """The mean of the pixels there are in 3x3 windows, two apart."""
+    """The mean of the pixels inside 3x3 windows of stride 2."""
     ones = torch.ones(y.shape[1], 1, 3, 3, dtype=y.dtype)
     sums, sizes = (F.conv2d(z, ones, stride=2, padding=1, groups=y.shape[1])
                    for z in (y, torch.ones_like(y)))
@@ -184,7 +184,7 @@ def test_every_parameter_gets_a_gradient(kind, out_hidden, randomise):
     net = randomise(SMALL[kind](out_hidden=out_hidden)).train()
     sum(out.square().mean() for out in net(torch.randn(2, 3, 32, 32))).backward()
     assert [name for name, p in net.named_parameters() if p.grad is None] == []
-    # h^0 = 0, so the first reader need not get one that is not zero.
+    # h^0 = 0, so the gradient of the first reader may be zero.
     zero = [name for name, p in net.named_parameters()
             if p.grad.abs().max() == 0 and not name.startswith('rla.0.readers.0.')]
     assert zero == []
@@ -192,7 +192,7 @@ def test_every_parameter_gets_a_gradient(kind, out_hidden, randomise):
 
 @pytest.mark.parametrize('out_indices, shapes', [
     ((0,), [(4, 32)]), ((1,), [(8, 16)]), ((0, 2), [(4, 32), (16, 8)])])
-def test_stages_that_nobody_reads_are_not_built(out_indices, shapes, randomise):
+def test_stages_after_the_last_output_are_not_built(out_indices, shapes, randomise):
     net = randomise(SMALL['basic'](out_indices=out_indices)).train()
     outs = net(torch.randn(2, 3, 32, 32))
     assert [tuple(out.shape[1:3]) for out in outs] == shapes
@@ -223,7 +223,7 @@ def test_initial_values_are_those_of_he_et_al():
     assert_kaiming(resnet.stages[2][1].convs[0], 9 * 64)
     assert_kaiming(resnet.rla[2].readers[1][2], 9 * 64)
     assert_kaiming(resnet.rla[2].compress, 12)
-    # A channel of a depthwise convolution has 9 inputs, however many there are.
+    # A channel of a depthwise convolution has 9 inputs, for any number of channels.
     for layer in (xception.groups[5][0].convs[0], xception.rla[5].readers[0][0]):
         assert_kaiming(layer.depthwise, 9)
         assert_kaiming(layer.pointwise, 512)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from mmrla.models import CifarDenseNet, CifarDualPathNet, RLAResNet
-from mmrla.models.lean.conv_norm import plain_path
+from mmrla.models.lean.conditions import plain_path
 from mmrla.models.rla import RLAStage
 from mmrla.paper.counts import count_parameters, count_statistics
 
@@ -104,7 +104,7 @@ def test_the_dual_path_network_has_the_papers_parameters():
 
 
 def plain_dual_path(net, image):
-    """Chen et al.: two lists of features, kept apart."""
+    """Chen et al.: two separate lists of features."""
     def run(x, norm, convolution):
         size = convolution.weight.shape[-1]
         return F.conv2d(F.relu(norm(x)), convolution.weight, None, convolution.stride, size // 2)
@@ -137,7 +137,7 @@ def test_the_dual_path_network_computes_its_equation(randomise):
 
 
 class WithoutNonlinearities(TorchFunctionMode):
-    """Norms and tanh hand on what they get."""
+    """Replace norms and tanh by the identity."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (torch.Tensor.tanh, torch.Tensor.tanh_, F.batch_norm):
@@ -166,7 +166,7 @@ def test_without_nonlinearities_h_is_a_sum_over_all_blocks(depth, randomise, mon
     assert len(seen) == sum(net.stage_blocks)
     for i, (stage, t, *_, h) in enumerate(seen):
         steps = seen[i - t:i + 1]
-        # What the stage began with passes through g2 as often as there are blocks.
+        # The initial state of the stage passes through g2 once per block.
         terms = [stage.pool(steps[0][2])] + [stage.compress(y) for *_, y, _ in steps]
         powers = [t + 1, *range(t + 1, 0, -1)]
         for place, power in enumerate(powers):

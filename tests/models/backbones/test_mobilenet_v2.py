@@ -65,7 +65,7 @@ def batch_norm(x, norms):
 
 
 def plain_block(block, reader, x, h):
-    """The appendix of the paper: h is concatenated behind the expansion."""
+    """The appendix of the paper: h is concatenated after the expansion."""
     y = block.expand_conv(x) if block.expand_conv is not None else x
     parts = (block, reader)
     weight = torch.cat([part.depthwise_conv.conv.weight for part in parts])
@@ -126,7 +126,7 @@ def test_outputs_and_gradients_are_those_of_the_equations(arguments, out_indices
         outs = forward(image)
         inputs = [image, *net.parameters()]
         results.append([*outs, *torch.autograd.grad(sum(out.sin().sum() for out in outs), inputs)])
-    # Norms of the few pixels at the end enlarge the rounding to some 1e-9.
+    # The norms over few pixels in the last layers amplify rounding to about 1e-9.
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-7)
 
@@ -195,8 +195,8 @@ def test_every_parameter_that_trains_gets_a_gradient(arguments, randomise):
     total(net(torch.randn(2, 3, 64, 64))).backward()
     assert [name for name, p in net.named_parameters()
             if p.requires_grad and p.grad is None] == []
-    # What multiplies h^0 = 0 has a gradient of zero, and so has what the norm of
-    # the linear convolution takes away again; nothing else on the path.
+    # The gradient is zero for weights that multiply h^0 = 0, and for values that the
+    # norm after the linear convolution removes. All others on the path are not zero.
     zero = {name for name, p in net.rla.named_parameters()
             if p.requires_grad and p.grad.abs().max() == 0}
     assert zero <= {'0.readers.0.depthwise_conv.conv.weight',
@@ -220,13 +220,13 @@ def test_a_frozen_layer_freezes_its_part_of_the_hidden_path(out_indices, frozen,
     net(torch.randn(4, 3, 64, 64))
     changed = {name for name, value in net.state_dict().items()
                if not torch.equal(value, before[name])}
-    # mmdet lets the statistics of conv1 go on.
+    # As in mmdet, the statistics of conv1 are still updated.
     still = tuple(prefix for prefix in prefixes if prefix != 'conv1.')
     assert changed == {name for name in before if not name.startswith(still) and (
         'running' in name or 'tracked' in name)}
 
 
-def test_norm_eval_keeps_the_statistics_of_both_paths(randomise):
+def test_norm_eval_does_not_change_the_statistics_of_both_paths(randomise):
     net = randomise(RLAMobileNetV2(norm_eval=True, **SMALL)).train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     net(torch.randn(2, 3, 64, 64))
@@ -241,8 +241,8 @@ def test_recomputed_activations_give_the_same_gradients(rla, randomise):
         net = randomise(RLAMobileNetV2(0.25, rla=rla, with_cp=with_cp)).train()
         total(net(image)).backward()
         gradients.append([p.grad for p in net.parameters()])
-    for recomputed, kept in zip(*gradients, strict=True):
-        torch.testing.assert_close(recomputed, kept)
+    for recomputed, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, expected)
 
 
 def recurrent_objects(net):

@@ -1,4 +1,4 @@
-"""The backbone around the update: mmdet's ResNet, training, formats, errors."""
+"""RLAResNet: agreement with mmdet's ResNet, training, formats, errors."""
 import pytest
 import torch
 from mmdet.models import ResNet, ResNeXt
@@ -111,7 +111,7 @@ def test_a_frozen_stage_freezes_its_part_of_the_hidden_path(frozen, randomise):
     assert changed == trainable - {'rla.0.readers.0.weight'}
 
 
-def test_norm_eval_keeps_the_statistics_of_both_paths(randomise):
+def test_norm_eval_does_not_change_the_statistics_of_both_paths(randomise):
     net = randomise(RLAResNet(**SMALL)).train()
     before = {name: value.clone() for name, value in net.state_dict().items() if 'running' in name}
     net(torch.randn(2, 3, 64, 64))
@@ -128,19 +128,19 @@ def test_recomputed_activations_give_the_same_gradients(rla, randomise):
         net = randomise(RLAResNet(**SMALL, rla=rla, with_cp=with_cp)).train()
         total(net(image)).backward()
         gradients.append([p.grad for p in net.parameters()])
-    for recomputed, kept in zip(*gradients, strict=True):
-        torch.testing.assert_close(recomputed, kept)
+    for recomputed, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, expected)
 
 
-def test_recomputation_keeps_less_for_backward():
-    kept = []
+def test_recomputation_saves_less_for_backward():
+    saved = []
     for with_cp in (False, True):
         net, sizes = RLAResNet(depth=50, base_channels=8, with_cp=with_cp).train(), []
         with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
             net(torch.randn(1, 3, 64, 64))
-        kept.append(sum(sizes))
-    assert kept[1] < 0.5 * kept[0]
+        saved.append(sum(sizes))
+    assert saved[1] < 0.5 * saved[0]
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
@@ -218,7 +218,7 @@ def test_a_wrong_value_is_named_with_the_choices(arguments, parts):
 
 
 @pytest.mark.parametrize('frozen, warns', [(-1, False), (0, True), (1, True)])
-def test_frozen_random_values_are_pointed_out(frozen, warns, monkeypatch):
+def test_a_warning_names_frozen_random_values(frozen, warns, monkeypatch):
     messages = []
     monkeypatch.setattr('mmrla.models.backbones.base.print_log',
                         lambda text, **_: messages.append(text))

@@ -38,7 +38,7 @@ def gc(module, x):
 
 
 def non_local(module, x):
-    """Wang et al., equations 1 and 4: every pixel sees every pixel."""
+    """Wang et al., equations 1 and 4: every pixel attends to every pixel."""
     def embed(part):
         conv = getattr(module, part).conv
         return F.conv2d(x, conv.weight, conv.bias).flatten(2)
@@ -54,7 +54,7 @@ PLAIN = dict(CBAM=cbam, GC=gc, NL=non_local)
 
 
 @pytest.mark.parametrize('name', PLAIN)
-def test_it_computes_its_papers_equations(name, randomise):
+def test_it_computes_the_equations_of_its_paper(name, randomise):
     module = randomise(build_attention(dict(type=name), C)).double().eval()
     x = torch.randn(2, C, 5, 7, dtype=torch.float64)
     torch.testing.assert_close(module(x), PLAIN[name](module, x), rtol=1e-10, atol=1e-10)
@@ -99,7 +99,7 @@ def attended(net):
     (dict(stages=(False, False, True, False), blocks=(-2,)), ['layer3.0.attention']),
     (dict(stages=(False, True, False, False)), ['layer2.0.attention', 'layer2.1.attention']),
     (dict(blocks=(0,)), [f'layer{i}.0.attention' for i in (1, 2, 3, 4)])])
-def test_it_stands_where_stages_and_blocks_say(placement, expected):
+def test_stages_and_blocks_select_where_it_is(placement, expected):
     net = RLAResNet(18, base_channels=16, attention=dict(type='GC', **placement))
     assert attended(net) == expected
 

@@ -1,4 +1,4 @@
-"""The form for inference, and the formats that a network goes into."""
+"""The fused form for inference, torch.compile, torch.export and ONNX."""
 import copy
 
 import numpy as np
@@ -18,7 +18,7 @@ from mmrla.models import (
     RLAResNeXt,
     RLAXception,
 )
-from mmrla.models.lean.fuse import FusedStage, fuse
+from mmrla.models.lean.fuse import fuse
 from support import REPO
 
 SMALL = dict(base_channels=8, rla=dict(channels=4))
@@ -56,7 +56,7 @@ def norms(module):
 
 
 def assert_close(outs, expected, tolerance=1e-4):
-    """Equal to ``tolerance`` of each output's largest value."""
+    """Equal up to ``tolerance`` times the largest value of each output."""
     for i, (out, other) in enumerate(zip(outs, expected, strict=True)):
         out, other = (torch.as_tensor(np.asarray(value.detach() if isinstance(
             value, torch.Tensor) else value)) for value in (out, other))
@@ -73,13 +73,13 @@ def test_a_fused_network_gives_the_same_outputs(case, randomise):
     assert_close(fused(image), expected)
     if case != 'group norm':
         assert norms(fused) < norms(net)
-    assert_close(fuse(fused)(image), expected)  # a second time changes nothing
+    assert_close(fuse(fused)(image), expected)  # fusing again changes nothing
 
 
-def test_what_folds_is_folded():
+def test_all_norms_after_a_convolution_are_folded():
     net = fuse(RLAResNet(50, **SMALL))
-    assert norms(net) == norms(net.rla) == 15  # those of h stand before a tanh
-    assert all(isinstance(stage, FusedStage) for stage in net.rla)
+    assert norms(net) == norms(net.rla) == 15  # those of h come before a tanh
+    assert {block.forms for _, blocks in net.hidden_stages() for block in blocks} == {'fused'}
     assert net.rla[0].compress[0].weight.shape == (4, 8, 1, 1)
 
 
@@ -101,7 +101,7 @@ def test_a_fused_network_is_saved_and_loaded(case, tmp_path, randomise):
 
 
 @torch.no_grad()
-def test_a_detectors_backbone_is_fused_in_place(randomise):
+def test_the_backbone_of_a_detector_is_fused_in_place(randomise):
     init_default_scope('mmdet')
     cfg = Config.fromfile(REPO / 'configs/shapes/faster_rcnn_rla_r18_fpn.py').model
     cfg.backbone.update(depth=50, base_channels=8)

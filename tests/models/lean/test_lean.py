@@ -1,4 +1,4 @@
-"""The cheap forms of a network compute what the plain ones do, and keep less."""
+"""The memory-saving forms compute the same as the plain ones, and save less for backward."""
 import copy
 
 import pytest
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from mmdet.models import ResNet
 from torch import nn
 
+from mmrla.commands.benchmark import saved_for_backward
 from mmrla.models import (
     VARIANTS,
     RLACifarResNet,
@@ -16,14 +17,8 @@ from mmrla.models import (
     RLAXception,
 )
 from mmrla.models.lean.batch_norm import BatchNormStatistics
-from mmrla.models.lean.conv_norm import (
-    NormedConv,
-    conv_norm,
-    convolve,
-    last_conv_norm,
-    plain_path,
-    read,
-)
+from mmrla.models.lean.conditions import has_hooks, plain_path
+from mmrla.models.lean.conv_norm import NormedConv, conv_norm, convolve, last_conv_norm, read
 from mmrla.models.lean.pooling import MaxPool
 
 SMALL = dict(base_channels=4, norm_eval=False)
@@ -46,6 +41,7 @@ NETWORKS = {
                                         position='after_conv3')]),
            'unshared': dict(rla=dict(RLA, shared=False)),
            'no exchange': dict(rla=dict(RLA, exchange=False), out_hidden=True),
+           'no exchange v4': dict(rla=dict(RLA, exchange=False, variant='v4'), out_hidden=True),
            'LSTM': dict(rla=dict(RLA, cell='lstm')),
            'GRU': dict(rla=dict(RLA, cell='gru')),
            'post-act': dict(rla=dict(RLA, pre_act=False)),
@@ -60,7 +56,7 @@ NETWORKS = {
 
 
 def results(net, image):
-    """Outputs, gradients and, where they train, statistics."""
+    """Outputs, gradients and buffers."""
     net.zero_grad()
     outs = net(image)
     sum(out.sin().sum() for out in outs).backward()
@@ -69,24 +65,24 @@ def results(net, image):
     return {**{f'out {i}': out.detach() for i, out in enumerate(outs)}, **gradients, **buffers}
 
 
-# Without the batch's statistics, standardised weights let values grow beyond measure.
+# In eval mode, the values of a network with standardised weights overflow.
 @pytest.mark.parametrize('case, training', [
     (case, training) for case in NETWORKS for training in (True, False)
     if training or case != 'standardised weights'])
-def test_cheap_and_plain_agree(case, training, randomise):
+def test_memory_saving_and_plain_forms_agree(case, training, randomise):
     net = randomise(NETWORKS[case]()).double().train(training)
     state = {name: value.clone() for name, value in net.state_dict().items()}
     image = torch.randn(2, 3, 65, 72, dtype=torch.float64)
-    cheap = results(net, image)
+    memory_saving = results(net, image)
     with torch.no_grad():
         net.load_state_dict(state)
         inferred = net(image)
     net.load_state_dict(state)
     with plain_path():
         plain = results(net, image)
-    assert set(cheap) == set(plain)
+    assert set(memory_saving) == set(plain)
     for name, value in plain.items():
-        torch.testing.assert_close(cheap[name], value, rtol=1e-9, atol=1e-9,
+        torch.testing.assert_close(memory_saving[name], value, rtol=1e-9, atol=1e-9,
                                    msg=lambda text, name=name: f'{name}: {text}')
     for i, out in enumerate(inferred):
         torch.testing.assert_close(out, plain[f'out {i}'], rtol=1e-9, atol=1e-9)
@@ -104,13 +100,13 @@ def test_gradcheck_of_a_batch_norm_with_its_statistics():
 
     arguments = randn(2, 3, 4, 5), randn(3), randn(3)
     assert torch.autograd.gradcheck(function, arguments)
-    # Each output by itself: the others then have no gradient.
+    # Each output separately: the others then have no gradient.
     for i in range(3):
         assert torch.autograd.gradcheck(lambda *a, i=i: function(*a)[i], arguments)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_statistics_of_many_values_are_torchs(dtype, randomise):
+def test_statistics_of_many_values_equal_those_of_torch(dtype, randomise):
     ours = randomise(nn.BatchNorm2d(4)).to(dtype)
     theirs = copy.deepcopy(ours)
     # Far from zero: a variance from E[z^2] - E[z]^2 would lose most of its digits.
@@ -124,19 +120,20 @@ def test_statistics_of_many_values_are_torchs(dtype, randomise):
 
 
 @pytest.mark.parametrize('training', [True, False])
-def test_cheap_and_plain_agree_on_large_images(training, randomise):
+def test_memory_saving_and_plain_forms_agree_on_large_images(training, randomise):
     net = randomise(RLAResNet(50, base_channels=16, norm_eval=False, rla=RLA)).double()
     net.train(training)
     state = {name: value.clone() for name, value in net.state_dict().items()}
     image = torch.randn(2, 3, 193, 200, dtype=torch.float64)
-    cheap = results(net, image)
+    memory_saving = results(net, image)
     net.load_state_dict(state)
     with plain_path():
         plain = results(net, image)
-    # Of the largest value: these gradients are sums of many that cancel.
+    # Relative to the largest value: these gradients are sums of terms that cancel.
     for name, value in plain.items():
         largest = value.abs().max().item()
-        torch.testing.assert_close(cheap[name], value, rtol=0, atol=1e-9 * max(1, largest),
+        torch.testing.assert_close(memory_saving[name], value, rtol=0,
+                                   atol=1e-9 * max(1, largest),
                                    msg=lambda text, name=name: f'{name}: {text}')
 
 
@@ -155,7 +152,7 @@ def test_gradcheck_of_a_folded_norm(bias, randomise):
     assert torch.autograd.gradcheck(function, arguments)
 
 
-def test_a_folded_convolution_does_not_keep_its_output(randomise):
+def test_a_folded_convolution_does_not_save_its_output(randomise):
     conv, norm = nn.Conv2d(4, 8, 1, bias=False), randomise(nn.BatchNorm2d(8)).eval()
     x = torch.randn(2, 4, 32, 32, requires_grad=True)
     sizes = []
@@ -184,7 +181,7 @@ def test_gradcheck_of_compressing_a_residual(training, size, randomise):
 
 
 @pytest.mark.parametrize('size', [(8, 8), (9, 7)])
-def test_max_pooling_is_torchs_to_the_bit(size):
+def test_max_pooling_equals_that_of_torch_to_the_bit(size):
     assert torch.autograd.gradcheck(lambda x: MaxPool.apply(x, 3, 2, 1, 1, False),
                                     randn(2, 3, *size))
     x = torch.randn(2, 3, *size).relu_().requires_grad_()  # zeros are ties
@@ -199,35 +196,24 @@ def test_max_pooling_is_torchs_to_the_bit(size):
     torch.testing.assert_close(x.grad, other.grad, rtol=0, atol=0)
 
 
-def kept(net, image):
-    """Bytes that autograd keeps beside the network's own values."""
-    own = {value.untyped_storage().data_ptr() for value in net.state_dict().values()}
-    found = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes(), tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        net(image)
-    return sum(size for size, _ in found.values())
+def saved(net, image):
+    """Return the bytes saved for backward."""
+    return saved_for_backward(net, lambda: net(image))
 
 
 @pytest.mark.parametrize('norm_eval, most', [(True, 0.8), (False, 1.06)])
 @pytest.mark.parametrize('depth', [50, 101])
-def test_little_more_is_kept_for_backward_than_by_a_plain_resnet(depth, norm_eval, most):
+def test_little_more_is_saved_for_backward_than_by_a_plain_resnet(depth, norm_eval, most):
     image = torch.randn(1, 3, 320, 320)
     theirs, ours = ResNet(depth, norm_eval=norm_eval), RLAResNet(depth, norm_eval=norm_eval)
     theirs.train(), ours.train()
-    plain = kept(theirs, image)
-    assert kept(ours, image) < most * plain
+    plain = saved(theirs, image)
+    assert saved(ours, image) < most * plain
     with plain_path():
-        assert kept(ours, image) > 1.25 * plain
+        assert saved(ours, image) > 1.25 * plain
 
 
-def test_statistics_move_once_a_step(randomise):
+def test_statistics_are_updated_once_per_step(randomise):
     net = randomise(RLAResNet(50, base_channels=4, norm_eval=False, rla=RLA)).train()
     net(torch.randn(2, 3, 64, 64))
     counts = {int(value) for name, value in net.named_buffers() if name.endswith('tracked')}
@@ -242,7 +228,7 @@ LAYERS = ('conv1', 'bn1', 'maxpool', 'relu', 'layer1.0.conv1', 'layer1.0.bn1', '
 
 @pytest.mark.parametrize('norm_eval', [False, True])
 @pytest.mark.parametrize('training', [False, True])
-def test_a_hook_on_any_layer_is_called_and_heeded(training, norm_eval, randomise):
+def test_a_hook_on_any_layer_is_called_and_its_output_used(training, norm_eval, randomise):
     net = randomise(RLAResNet(50, base_channels=4, norm_eval=norm_eval, rla=RLA)).train(training)
     image = torch.randn(2, 3, 64, 64)
     for name in LAYERS:
@@ -250,14 +236,15 @@ def test_a_hook_on_any_layer_is_called_and_heeded(training, norm_eval, randomise
             before = net(image)[0]
             handle = net.get_submodule(name).register_forward_hook(
                 lambda module, inputs, out: out + 1)
-            assert not torch.allclose(net(image)[0], before), f'{name} was not heeded'
+            assert not torch.allclose(net(image)[0], before), f'the hook on {name} has no effect'
             handle.remove()
 
 
 def test_a_backward_hook_is_called(randomise):
     net = randomise(RLAResNet(50, base_channels=4, rla=RLA)).train()
     called = []
-    names = ('conv1', 'layer1.0.conv2', 'layer1.0.bn3', 'rla.0.recurrent', 'rla.0.readers.1')
+    names = ('conv1', 'layer1.0.conv1', 'layer1.0.conv2', 'layer1.0.bn3', 'rla.0.recurrent',
+             'rla.0.readers.1', 'rla.0.compress', 'rla.0.norms.0')
     for name in names:
         net.get_submodule(name).register_full_backward_hook(
             lambda *_, name=name: called.append(name))
@@ -266,7 +253,7 @@ def test_a_backward_hook_is_called(randomise):
 
 
 @pytest.mark.parametrize('pool', [nn.Identity(), nn.AvgPool2d(2)])
-def test_another_pooling_of_the_stem_is_what_runs(pool, randomise):
+def test_another_pooling_of_the_stem_is_used(pool, randomise):
     net = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval()
     net.maxpool = pool
     image = torch.randn(2, 3, 32, 32)
@@ -274,11 +261,11 @@ def test_another_pooling_of_the_stem_is_what_runs(pool, randomise):
     torch.testing.assert_close(net.forward_stem(image), expected)
 
 
-def test_who_watches_the_pooling_sees_what_mmdet_pools(randomise):
+def test_a_hook_on_the_pooling_gets_the_same_input_as_in_mmdet(randomise):
     net, seen = randomise(RLAResNet(18, base_channels=4, rla=RLA)).eval(), []
     net.maxpool.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
     net(torch.randn(2, 3, 32, 32))
-    assert seen[0].min() == 0, 'the pooling got what had not been through ReLU'
+    assert seen[0].min() == 0, 'the input of the pooling is not the output of ReLU'
 
 
 def test_a_single_value_of_a_channel_is_refused_as_by_torch():
@@ -297,19 +284,19 @@ def test_synchronised_norms_of_one_process_agree_with_plain_ones(randomise):
         torch.testing.assert_close(out, expected)
 
 
-def test_half_precision_keeps_as_little_and_trains(randomise):
+def test_half_precision_saves_as_little_and_trains(randomise):
     net, image = randomise(RLAResNet(50, base_channels=8)).train(), torch.randn(2, 3, 224, 224)
     with torch.autocast('cpu', torch.bfloat16):
-        cheap = kept(net, image)
+        memory_saving = saved(net, image)
         with plain_path():
-            assert cheap < 0.9 * kept(net, image)
+            assert memory_saving < 0.9 * saved(net, image)
         outs = net(image)
     sum(out.float().square().mean() for out in outs).backward()
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32
                for p in net.parameters())
 
 
-def test_without_a_hidden_path_inference_stays_mmdets_to_the_bit(randomise):
+def test_without_a_hidden_path_inference_equals_mmdet_to_the_bit(randomise):
     ours, theirs = RLAResNet(50, base_channels=8, rla=None), ResNet(50, base_channels=8)
     theirs.load_state_dict(randomise(ours).state_dict())
     image = torch.randn(1, 3, 65, 97)
@@ -324,3 +311,57 @@ def test_the_first_state_takes_no_memory():
     h, = stage.initial_state(torch.ones(2, 4, 8, 8))
     assert h.shape == (2, 32, 8, 8) and h.untyped_storage().nbytes() == 4
     assert F.conv2d(h, torch.ones(1, 32, 1, 1)).abs().max() == 0
+
+
+def test_two_forward_passes_before_one_backward(randomise):
+    # BYOL and siamese networks do this. 2**18 values per norm select the fast statistics.
+    net = randomise(RLAResNet(18, base_channels=16, num_stages=1, strides=(1,), dilations=(1,),
+                              out_indices=(0,), norm_eval=False, rla=RLA)).train()
+    images = torch.randn(2, 2, 3, 384, 384)
+    outs = [net(image)[0] for image in images]
+    assert outs[0].numel() >= 2**18
+    sum(out.square().mean() for out in outs).backward()
+    together = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    for image in images:
+        net(image)[0].square().mean().backward()
+    for p, expected in zip(net.parameters(), together, strict=True):
+        torch.testing.assert_close(p.grad, expected)
+
+
+def test_without_exchange_as_little_is_saved_for_backward():
+    net = RLAResNet(50, base_channels=16, rla=dict(exchange=False), out_hidden=True).train()
+    image = torch.randn(1, 3, 224, 224)
+    memory_saving = saved(net, image)
+    with plain_path():
+        assert memory_saving < 0.6 * saved(net, image)
+
+
+@pytest.mark.parametrize('register', [
+    nn.modules.module.register_module_forward_hook,
+    nn.modules.module.register_module_forward_pre_hook,
+    nn.modules.module.register_module_full_backward_hook,
+    nn.modules.module.register_module_full_backward_pre_hook])
+def test_hooks_for_all_modules_count_as_hooks(register):
+    conv = nn.Conv2d(1, 1, 1)
+    assert not has_hooks(conv)
+    handle = register(lambda *_: None)
+    try:
+        assert has_hooks(conv)
+    finally:
+        handle.remove()
+    assert not has_hooks(conv)
+
+
+def test_a_forward_hook_for_all_modules_sees_every_layer(randomise):
+    net = randomise(RLAResNet(50, base_channels=4, norm_eval=True, rla=RLA)).train()
+    called = set()
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: called.add(module))
+    try:
+        net(torch.randn(2, 3, 64, 64))
+    finally:
+        handle.remove()
+    missed = [name for name, module in net.named_modules()
+              if module not in called and not isinstance(module, nn.ModuleList)]
+    assert missed == []

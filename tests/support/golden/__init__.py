@@ -1,7 +1,7 @@
-"""What the authors' code computed, for weights made from their names alone.
+"""Outputs of the authors' code for weights that are generated from their names.
 
-`*_released` is their code as published; the others have its in-place
-operations taken out, which is the update the paper describes.
+The ``*_released`` cases are outputs of the published code. The other cases are outputs
+without its in-place operations, which is the update that the paper describes.
 """
 import json
 import zlib
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 
 
 def entry(name: str, shape: list) -> torch.Tensor:
-    """The value of the entry ``name`` of a golden network's weights."""
+    """Generate the value of a state-dict entry from its name and shape."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     leaf = name.rsplit('.', 1)[-1]
     if leaf == 'num_batches_tracked':
@@ -32,17 +32,17 @@ def entry(name: str, shape: list) -> torch.Tensor:
 
 
 def weights(case: str) -> Dict[str, torch.Tensor]:
-    """The weights of a case, under the authors' names."""
+    """Return the weights of a case with the authors' state-dict keys."""
     manifest = json.loads((FOLDER / 'manifest.json').read_text())
     return {name: entry(name, shape) for name, shape in manifest[case].items()}
 
 
 def image() -> torch.Tensor:
-    """The input of every case, of shape (1, 3, 64, 64)."""
+    """Return the input of all cases, (1, 3, 64, 64)."""
     values = np.random.default_rng(0).standard_normal((1, 3, 64, 64))
     return torch.from_numpy(values.astype(np.float32))
 
 
 def figures(case: str) -> Dict[str, np.ndarray]:
-    """What the authors' code computed: `stage1` to `stage4`, `logits`."""
+    """Return the outputs of the authors' code: ``stage1`` to ``stage4`` and ``logits``."""
     return dict(np.load(FOLDER / f'{case}.npz'))

@@ -1,3 +1,0 @@
-_base_ = 'rla_r101.py'
-
-backbone = dict(attention=dict(type='CBAM'))

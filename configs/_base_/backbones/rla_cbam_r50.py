@@ -1,3 +1,0 @@
-_base_ = 'rla_r50.py'
-
-backbone = dict(attention=dict(type='CBAM'))

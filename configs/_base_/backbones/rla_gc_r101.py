@@ -1,4 +1,0 @@
-# In every block of the last three stages, as GCNet has it.
-_base_ = 'rla_r101.py'
-
-backbone = dict(attention=dict(type='GC', stages=(False, True, True, True)))

@@ -1,3 +1,0 @@
-_base_ = 'rla_mbv2.py'
-
-backbone = dict(attention=dict(type='SE'))

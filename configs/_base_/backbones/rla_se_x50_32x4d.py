@@ -1,3 +1,0 @@
-_base_ = 'rla_x50_32x4d.py'
-
-backbone = dict(attention=dict(type='SE'))

@@ -1,6 +1,0 @@
-backbone = dict(
-    type='RLAResNeXt',
-    depth=101,
-    groups=32,
-    base_width=4,
-    rla=dict(channels=32, variant='v1'))

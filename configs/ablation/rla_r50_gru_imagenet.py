@@ -1,9 +1,0 @@
-# Of the authors' code; not in the paper's tables.
-# With the branches' last norms at zero, y and h are zero at first, and without a norm
-# and ReLU before the classifier the gradient grows in every block's norm of h, by
-# 1 / sqrt(eps), until it overflows. Hence no zero initialisation.
-_base_ = '../pretrain/rla_r50_imagenet.py'
-
-model = dict(
-    backbone=dict(zero_init_residual=False, rla=dict(cell='gru')),
-    neck=dict(norm_cfg=None))

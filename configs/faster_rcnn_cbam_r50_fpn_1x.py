@@ -1,3 +1,0 @@
-_base_ = ['_base_/detectors/faster_rcnn.py', '_base_/backbones/cbam_r50.py']
-
-model = dict(backbone=_base_.backbone)

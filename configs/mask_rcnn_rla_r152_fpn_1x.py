@@ -1,3 +1,0 @@
-_base_ = ['_base_/detectors/mask_rcnn.py', '_base_/backbones/rla_r152.py']
-
-model = dict(backbone=_base_.backbone)

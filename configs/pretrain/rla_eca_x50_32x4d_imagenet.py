@@ -1,9 +1,0 @@
-_base_ = [
-    '../_base_/pretrain/rla_classifier.py',
-    '../_base_/backbones/rla_eca_x50_32x4d.py',
-    '../_base_/pretrain/imagenet.py',
-    '../_base_/pretrain/schedule_120e.py',
-    '../_base_/pretrain/runtime.py',
-]
-
-model = dict(backbone=_base_.backbone)

@@ -1,3 +1,0 @@
-_base_ = ['_base_/detectors/retinanet.py', '_base_/backbones/rla_gc_r101.py']
-
-model = dict(backbone=_base_.backbone)

@@ -1,3 +1,0 @@
-_base_ = ['_base_/detectors/retinanet.py', '_base_/backbones/rla_se_r50.py']
-
-model = dict(backbone=_base_.backbone)

@@ -1,0 +1,53 @@
+"""Process groups for machines without a GPU.
+
+mmengine's launchers (0.10.7) call ``torch.cuda.set_device`` and therefore need one.
+"""
+import os
+import subprocess
+from datetime import timedelta
+from typing import Callable, Dict, Optional
+
+import torch.distributed as dist
+
+
+def init_gloo(launcher: str, timeout: Optional[int] = None, port: Optional[int] = None) -> None:
+    """Initialize the default process group over gloo.
+
+    Args:
+        launcher: ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
+        timeout: Seconds that a collective operation may take. None for torch's own.
+        port: The port of the first process under Slurm.
+    """
+    LAUNCHERS[launcher](port)
+    options = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
+    dist.init_process_group('gloo', **options)
+
+
+def _set_slurm_environment(port: Optional[int]) -> None:
+    """Set the variables of torch's launcher from those of Slurm."""
+    nodes = os.environ['SLURM_NODELIST']
+    if 'MASTER_ADDR' not in os.environ:
+        os.environ['MASTER_ADDR'] = subprocess.run(
+            ['scontrol', 'show', 'hostname', nodes], check=True, text=True,
+            stdout=subprocess.PIPE).stdout.split()[0]
+    if port is not None:
+        os.environ['MASTER_PORT'] = str(port)
+    os.environ.setdefault('MASTER_PORT', '29500')
+    os.environ.update(
+        RANK=os.environ['SLURM_PROCID'], WORLD_SIZE=os.environ['SLURM_NTASKS'],
+        LOCAL_RANK=os.environ.get('SLURM_LOCALID', '0'))
+
+
+def _set_mpi_environment(port: Optional[int]) -> None:
+    """Set the variables of torch's launcher from those of Open MPI."""
+    if 'MASTER_ADDR' not in os.environ:
+        raise KeyError('the environment variable MASTER_ADDR is not set')
+    os.environ.setdefault('MASTER_PORT', str(port or 29500))
+    os.environ.update(
+        RANK=os.environ['OMPI_COMM_WORLD_RANK'], WORLD_SIZE=os.environ['OMPI_COMM_WORLD_SIZE'],
+        LOCAL_RANK=os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])
+
+
+# torchrun sets the variables itself.
+LAUNCHERS: Dict[str, Callable[[Optional[int]], None]] = dict(
+    pytorch=lambda port: None, slurm=_set_slurm_environment, mpi=_set_mpi_environment)

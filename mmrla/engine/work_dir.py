@@ -1,0 +1,54 @@
+"""The files of a work dir beside its checkpoints: which run it belongs to, and its last checkpoint.
+
+The file ``last_checkpoint`` is for people and other tools. mmrla reads it only to find
+the folder of the checkpoints when the work dir itself has none.
+"""
+import json
+import uuid
+from pathlib import Path
+from typing import Optional
+
+from mmrla.weights.writing import remove_leftovers, save_error, write_file
+
+POINTER = 'last_checkpoint'
+# The run that the newest checkpoints belong to: a new run must not resume from the
+# epoch_12.pth of an older one.
+RUN_FILE = 'run.json'
+
+
+def read_run(folder: Path) -> Optional[str]:
+    """The run that a work dir belongs to; None if it does not say."""
+    try:
+        content = json.loads((folder / RUN_FILE).read_text())
+        return str(content['run'])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def claim(folder: Path, run: Optional[str]) -> str:
+    """Assign a work dir to a run, by default to a new one; the run's name."""
+    run = run or uuid.uuid4().hex
+    try:
+        remove_leftovers(folder)
+        if read_run(folder) != run:
+            content = json.dumps(dict(run=run)).encode()
+            write_file(folder / RUN_FILE, lambda file: file.write(content))
+    except OSError as error:
+        raise save_error(error, folder) from error
+    return run
+
+
+def read_pointer(folder: Path) -> Optional[str]:
+    """What ``last_checkpoint`` names; None if there is no such file."""
+    try:
+        return (folder / POINTER).read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def point_to(folder: Path, checkpoint: str) -> None:
+    """Let ``last_checkpoint`` name a checkpoint."""
+    try:
+        write_file(folder / POINTER, lambda file: file.write(checkpoint.encode()))
+    except OSError as error:
+        raise save_error(error, folder / POINTER) from error
