@@ -1,4 +1,4 @@
-# make demo            set up the environment, train a detector on embedded data, draw detections
+# make demo            set up the environment, train a detector on embedded data, report on it
 # make demo-check      run the demo in a new folder, and check its AP and its pictures
 # make pretrain-demo   the demo with a backbone that is pretrained on an embedded data set
 # make test            set up the environment, run the tests
@@ -25,7 +25,8 @@ demo: env
 	"$$python" tools/train.py $(DEMO) --work-dir $(RUN) --resume && \
 	"$$python" tools/test.py $(DEMO) "$$(cat $(RUN)/last_checkpoint)" \
 	    --work-dir $(RUN)/test --show-dir detections && \
-	"$$python" tools/summarize_run.py $(RUN)
+	"$$python" tools/summarize_run.py $(RUN) && \
+	"$$python" tools/report.py $(RUN) -o $(RUN)/report.html
 
 # A new folder, so that the run of an earlier version is not resumed.
 demo-check:

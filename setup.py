@@ -62,6 +62,9 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmrla', 'mmrla.*']),
+    py_modules=['mmrla_cli'],
+    package_data={'mmrla.evaluation.report': ['page.*']},
+    entry_points=dict(console_scripts=['mmrla = mmrla_cli:main']),
     cmdclass=dict(build_py=BuildWithMim),
     install_requires=requirements('runtime'),
     extras_require=dict(
@@ -70,7 +73,8 @@ setup(
         pretraining=requirements('pretraining'),
         timm=requirements('timm'),
         development=requirements('development'),
-        all=[line for name in ('detection', 'pretraining', 'development')
+        report=requirements('report'),
+        all=[line for name in ('detection', 'pretraining', 'report', 'development')
              for line in requirements(name)]),
     classifiers=[
         'Development Status :: 4 - Beta',

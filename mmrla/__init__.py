@@ -8,8 +8,18 @@ from .version import __version__
 
 stack.prepare()
 
-from . import datasets, engine, evaluation, models, weights, zoo  # noqa: E402  (the stack comes first)
+# The stack comes first.
+from . import datasets, engine, evaluation, models, weights, zoo  # noqa: E402
 
 zoo.register()
 
-__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack', 'weights', 'zoo']
+__all__ = ['Predictor', '__version__', 'datasets', 'engine', 'evaluation', 'models', 'stack',
+           'weights', 'zoo']
+
+
+def __getattr__(name: str) -> object:
+    """Import ``Predictor`` when it is used, because it imports mmdet."""
+    if name == 'Predictor':
+        from .inference import Predictor
+        return Predictor
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

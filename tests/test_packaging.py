@@ -42,7 +42,7 @@ def test_the_wheel_declares_its_requirements(wheel):
 
 @pytest.fixture
 def setup_env():
-    return load_tool('setup_env')
+    return load_tool('dev/environment')
 
 
 def test_the_operators_of_mmcv_are_compiled():
@@ -75,16 +75,43 @@ def test_an_environment_without_its_interpreter_is_not_used(setup_env, tmp_path)
     assert str(tmp_path / 'python') in setup_env.unmet(tmp_path / 'python')
 
 
-def test_an_unsupported_python_restarts_with_a_supported_one(setup_env, monkeypatch):
-    monkeypatch.setattr(setup_env, 'PYTHONS', ((9, 8),))
-    with pytest.raises(SystemExit, match='python9.8'):
-        setup_env.use_a_fitting_python()
+@pytest.fixture
+def launcher():
+    return load_tool('setup_env')
+
+
+def interpreter(path, text):
+    path.write_text(f'#!/bin/sh\n{text}\n')
+    path.chmod(0o755)
+
+
+def test_an_unsupported_python_restarts_with_a_supported_one(launcher, tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, 'PYTHONS', ((9, 7), (9, 8)))
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises(SystemExit, match='python9.8, python9.7 starts'):
+        launcher.main()
+    interpreter(tmp_path / 'python9.7', 'echo 9.7')
     called = []
-    monkeypatch.setattr(setup_env.shutil, 'which', lambda name: f'/opt/{name}')
-    monkeypatch.setattr(setup_env.os, 'execv', lambda path, words: called.append(path))
-    with pytest.raises(SystemExit):  # because execv returns here
-        setup_env.use_a_fitting_python()
-    assert called == ['/opt/python9.8']
+    monkeypatch.setattr(launcher.os, 'execvp', lambda path, words: called.append(path))
+    launcher.main()
+    assert called == ['python9.7']
+
+
+def test_an_interpreter_that_does_not_start_is_not_chosen(launcher, tmp_path, monkeypatch):
+    interpreter(tmp_path / 'python9.8', 'echo "pyenv: python9.8: command not found" >&2; exit 127')
+    interpreter(tmp_path / 'python9.7', 'echo 3.5')
+    monkeypatch.setattr(launcher, 'PYTHONS', ((9, 7), (9, 8)))
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert launcher.fitting_python() is None
+
+
+@pytest.mark.parametrize('python', sorted(Path.home().glob('.pyenv/versions/*/bin/python')),
+                         ids=lambda path: path.parts[-3])
+def test_every_version_of_python_can_parse_the_launcher(python):
+    script = str(REPO / 'tools/setup_env.py')
+    result = subprocess.run([python, '-c', f'compile(open({script!r}).read(), "x", "exec")'],
+                            capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-500:]
 
 
 @pytest.mark.parametrize('command', [['ccache', 'c++'], ['c++']])

@@ -16,37 +16,55 @@ from mmengine.model import BaseModule
 from mmengine.model.weight_init import BaseInit
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DefaultScope
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, loops
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, checkpoint, loops
 from torch.nn.modules import batchnorm, module
 
 from support import REPO
 
+SUM = (torch.ones(1, requires_grad=True) + 1).grad_fn  # a node of autograd's graph
 # The owner of each attribute: a module, an instance, or a class that defines the attribute
 # or sets it on ``self``.
 PRIVATE = {
     '_BatchNorm': batchnorm,
+    '_C': torch,
     '_InfiniteDataloaderIterator': loops,
     '_accumulative_counts': OptimWrapper,
     '_backward_hooks': torch.nn.Module,
     '_backward_pre_hooks': torch.nn.Module,
+    '_current_graph_task_id': torch._C,
     '_decide_current_val_interval': EpochBasedTrainLoop,
     '_forward_hooks': torch.nn.Module,
     '_forward_pre_hooks': torch.nn.Module,
     '_get_init_info': BaseInit,
+    '_get_mmengine_home': checkpoint,
     '_has_any_global_hook': module,
     '_has_loaded': Runner,
     '_indices_of_rank': InfiniteSampler,
+    '_init_model_weights': Runner,
     '_inner_count': OptimWrapper,
+    '_input_metadata': SUM,
     '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
     '_load_from': Runner,
+    '_log_dir': Runner,
     '_max_counts': OptimWrapper,
     '_max_epochs': EpochBasedTrainLoop,
+    '_max_iters': IterBasedTrainLoop,
     '_metadata': torch.nn.Module().state_dict(),
     '_params_init_info': BaseModule,
+    '_publish_model': CheckpointHook,
+    '_randomness_cfg': Runner,
     '_resume': Runner,
     '_save_best_checkpoint': CheckpointHook,
     '_save_checkpoint': CheckpointHook,
+    '_save_checkpoint_with_step': CheckpointHook,
+    '_saved_alpha': SUM,
+    '_test_dataloader': Runner,
+    '_test_loop': Runner,
+    '_train_dataloader': Runner,
+    '_train_loop': Runner,
+    '_val_dataloader': Runner,
+    '_val_loop': Runner,
 }
 DOCUMENTED = {'_asdict', '_exit', '_fields', '_make', '_replace'}  # of the standard library
 LOOKUPS = {'getattr', 'setattr', 'hasattr', 'delattr'}
@@ -59,12 +77,14 @@ def is_private(name):
 def private_names(tree):
     """The private names that a module of mmrla defines, and those that it uses.
 
-    A name that mmrla defines belongs to mmrla, except after ``super()``.
+    A name that mmrla defines belongs to mmrla, except after ``super()`` and in ``PRIVATE``:
+    a subclass may assign or override an attribute of its base.
     """
     defined, used, inherited = set(), set(), set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             defined.add(node.name)
+            used.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -93,7 +113,7 @@ def foreign_private_names():
         for name in filter(is_private, used | after_super):
             files[name].add(str(path.relative_to(REPO)))
     return {name: sorted(paths) for name, paths in files.items()
-            if name in inherited or name not in defined}
+            if name in inherited or name in PRIVATE or name not in defined}
 
 
 def sets_on_self(owner, name):

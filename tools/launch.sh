@@ -58,7 +58,7 @@ launch() {
     local python
     python=$(python_of_project)
     PYTHONPATH=$(python_path) \
-        exec "$python" -m torch.distributed.run \
+        exec "$python" -m mmrla_cli --torchrun \
         --nnodes="${NNODES:-1}" \
         "${rendezvous[@]}" \
         --nproc-per-node="$gpus" \

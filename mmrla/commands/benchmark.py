@@ -4,6 +4,8 @@ r"""Compare the cost of models: time, memory and multiply-adds.
         configs/faster_rcnn_rla_r50_fpn_1x.py
     python tools/benchmark.py mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py \\
         configs/faster_rcnn_rla_r50_fpn_1x.py --backbone --json cost.json
+    python tools/benchmark.py configs/pretrain/{r50,se_r50,eca_r50,rla_r50}_imagenet.py \\
+        --batch 8 --size 224 224 --json time.json      # the paper's throughput table
 
 Every figure is also given as a ratio to the first config. A config is a file, or
 the name of a config of an installed package. All models are built in one process
@@ -24,12 +26,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
-from mmengine.config import DictAction
+from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.models.lean.fuse import fuse
@@ -70,18 +73,42 @@ def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
     return dict(inputs=inputs, data_samples=samples)
 
 
+def images_and_labels(batch: int, size: Sequence[int], classes: int) -> dict:
+    """Return a classifier's batch as a data loader returns it: noise with labels.
+
+    Args:
+        batch: Number of images.
+        size: Height and width.
+        classes: Number of classes.
+    """
+    from mmpretrain.structures import DataSample
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.integers(0, 256, (batch, 3, *size), np.uint8))
+    samples = [DataSample().set_gt_label(int(label)) for label in rng.integers(0, classes, batch)]
+    return dict(inputs=list(inputs), data_samples=samples)
+
+
+def batch_for(cfg: Config, args: argparse.Namespace) -> dict:
+    """Return a batch for the model of a config; a backbone alone reads only the images."""
+    if cfg.default_scope != 'mmpretrain':
+        return images_and_boxes(args.batch, args.size)
+    from mmpretrain.utils import register_all_modules
+    register_all_modules(init_default_scope=False)
+    return images_and_labels(args.batch, args.size, cfg.model.head.num_classes)
+
+
 class Subject:
     """The model of a config, or its backbone alone, and the functions to measure.
 
     Args:
         name: The config.
         args: Arguments of the command.
-        batch: The images and annotations.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace, batch: dict) -> None:
+    def __init__(self, name: str, args: argparse.Namespace) -> None:
         cfg = read_config(name)
         cfg.merge_from_dict(args.cfg_options)
+        batch = batch_for(cfg, args)
         init_default_scope(cfg.default_scope)
         self.name = Path(name).stem
         self.device = torch.device(get_device())
@@ -90,6 +117,9 @@ class Subject:
         if args.backbone:
             cfg.model = dict(cfg.model.backbone, init_cfg=None)
         self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        if cfg.default_scope == 'mmpretrain' and not args.backbone:
+            cfg.model.setdefault('data_preprocessor', dict(
+                type='ClsDataPreprocessor', **cfg.get('data_preprocessor', {})))
         self.model = MODELS.build(cfg.model).to(self.device, memory_format=self.layout)
         self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
         self.fused = None
@@ -148,11 +178,32 @@ class Subject:
         return counts
 
 
+class MultiplyAdds(TorchDispatchMode):
+    """Count the multiply-adds of the convolutions and matrix products inside the context.
+
+    torch's ``FlopCounterMode`` registers global module hooks. A backbone that has hooks
+    computes the plain forms, so its count would not be that of the measured forms.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (),
+                           kwargs: Optional[dict] = None) -> Any:
+        """Run an operator and add its multiply-adds."""
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=out) // 2
+        return out
+
+
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Count the multiply-adds of the convolutions and matrix products of a call."""
-    with FlopCounterMode(display=False) as counter:
+    """Count the multiply-adds of a call."""
+    with MultiplyAdds() as counter:
         function()
-    return counter.get_total_flops() // 2
+    return counter.total
 
 
 def saved_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
@@ -347,8 +398,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         keep_freed_memory()
     from mmdet.utils import register_all_modules
     register_all_modules(init_default_scope=False)
-    batch = images_and_boxes(args.batch, args.size)
-    rows = measure([Subject(name, args, batch) for name in args.configs], args)
+    rows = measure([Subject(name, args) for name in args.configs], args)
     print(table(rows))
     if args.json:
         content = json.dumps(dict(settings=settings_of(args), models=rows), indent=2)

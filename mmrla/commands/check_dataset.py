@@ -19,6 +19,8 @@ import mmrla  # noqa: F401  (registers the modules)
 from mmrla.datasets import checks
 from mmrla.datasets.checks import ImageJob, Report
 from mmrla.datasets.errors import DataError
+from mmrla.engine import preflight
+from mmrla.engine.config_checks import ConfigError, register_modules
 
 
 class Source(NamedTuple):
@@ -136,7 +138,28 @@ def collect_sources(args: argparse.Namespace) -> Tuple[List[Source], Optional[in
     if not Path(args.config).is_file():
         raise DataError(f'config {args.config} does not exist')
     cfg = Config.fromfile(args.config)
-    return sources + sources_of(cfg), args.num_classes or _num_classes(cfg.model)
+    # The heads of a detector are compared with the classes of the config instead.
+    is_coco = any(preflight.coco_sources(cfg))
+    num_classes = args.num_classes or (None if is_coco else _num_classes(cfg.model))
+    return sources + sources_of(cfg), num_classes
+
+
+def check_classes(report: Report, config: Optional[str]) -> None:
+    """Compare the class names and heads of a config with its annotations, as training does."""
+    if not config:
+        return
+    cfg = Config.fromfile(config)
+    register_modules(cfg)
+    sources = list(preflight.coco_sources(cfg, ('train_dataloader', 'val_dataloader')))
+    for source in sources:
+        try:
+            preflight.check_classes(source)
+        except DataError as error:
+            report.add('class that is not in the annotations', str(error))
+    try:
+        preflight.check_heads(cfg, sources)
+    except ConfigError as error:
+        report.add('num_classes does not match metainfo', str(error))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -145,6 +168,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     try:
         sources, num_classes = collect_sources(args)
         report = check(sources, num_classes, args.workers, args.examples)
+        check_classes(report, args.config)
     except DataError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""End a command with one line instead of a traceback.
+"""End a command with one line instead of a traceback; ``--traceback`` shows it.
 
 A command translates only errors whose cause is known: the exception classes that mmrla
 defines, and errors of memory and full disks. The code that raises one of our classes
@@ -6,9 +6,21 @@ knows the cause; its message names the file or setting and says what to do. Any 
 error keeps its traceback.
 """
 import contextlib
+import os
+import re
 from typing import Iterator, Optional
 
+from mmrla.engine.config_checks import ConfigError
 from mmrla.engine.errors import run_error
+
+# Set by a launcher of several processes, which prints the content of this file at the end.
+ERROR_FILE = 'MMRLA_ERROR_FILE'
+TRACEBACK = 'MMRLA_TRACEBACK'
+UNKNOWN_ARGUMENT = (r"(\w+): (?:\w+\.)?__init__\(\) got an unexpected keyword argument "
+                    r"'(\w+)'")
+# What wrong values in a config raise when modules are built from it.
+VALUE_ERRORS = (TypeError, ValueError, LookupError, AssertionError, AttributeError, ImportError,
+                FileNotFoundError, NotImplementedError, NameError, RuntimeError, SyntaxError)
 
 
 @contextlib.contextmanager
@@ -18,9 +30,49 @@ def clear_errors() -> Iterator[None]:
         yield
     except Exception as error:
         message = explanation(error)
-        if message is None:
+        if message is None or os.environ.get(TRACEBACK):
             raise
+        leave_for_launcher(message)
         raise SystemExit(message) from None
+
+
+def leave_for_launcher(message: str) -> None:
+    """Write the message of the first process that fails to the launcher's file."""
+    path = os.environ.get(ERROR_FILE)
+    if path:
+        with contextlib.suppress(OSError), open(path, 'x') as file:
+            file.write(f'{message}\n')
+
+
+@contextlib.contextmanager
+def value_errors(source: str) -> Iterator[None]:
+    """Translate what wrong values raise while a config is read or modules are built.
+
+    Args:
+        source: The config, for the message.
+    """
+    try:
+        yield
+    except VALUE_ERRORS as error:
+        if is_user_error(error) or run_error(error) is not None:
+            raise
+        raise ConfigError(f'{source}: {value_message(error)} (--traceback shows where)') from error
+
+
+def value_message(error: Exception) -> str:
+    """Return the message of an error of a config value, in one line.
+
+    mmengine puts the class and its file before the message, once for each module around it.
+    """
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    text = re.sub(r'class `(\w+)` in \S+\.py: ', r'\1: ', text).strip()
+    line = (text.splitlines() or [''])[0]
+    line = re.sub(r'^(\w+: )(?:\w+: )*(?=\w+: )', '', line)  # the innermost module is enough
+    line = line.split('. Please check whether')[0]
+    unknown = re.match(UNKNOWN_ARGUMENT, line)
+    if unknown:
+        return f'{unknown[1]} has no argument {unknown[2]}'
+    return line or type(error).__name__
 
 
 def explanation(error: Exception) -> Optional[str]:

@@ -18,17 +18,25 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--train', type=int, help='training images (600, or 100 per class)')
     parser.add_argument('--val', type=int, help='validation images (120, or 20 per class)')
     parser.add_argument('--seed', type=int, default=0, help='seed of the drawing')
+    parser.add_argument('--no-class-hues', action='store_true',
+                        help='draw the harder detection set, in which hues do not depend on the '
+                        'class')
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.no_class_hues and args.classification:
+        parser.error('--no-class-hues applies to the detection set only; omit --classification')
     make = make_class_folders if args.classification else make_shapes
-    counts = {name: getattr(args, name) for name in ('train', 'val')
-              if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in ('train', 'val')
+               if getattr(args, name) is not None}
+    if args.no_class_hues:
+        options['class_hues'] = False
     with clear_errors():
-        print(f'the images are in {make(args.folder, seed=args.seed, **counts)}')
+        print(f'the images are in {make(args.folder, seed=args.seed, **options)}')
 
 
 if __name__ == '__main__':

@@ -4,12 +4,16 @@
     python tools/paper_tables.py --tables imagenet ablation --format markdown
     python tools/paper_tables.py --format json --output tables.json
     python tools/paper_tables.py --work-dir work_dirs         # with the results of your runs
+    python tools/paper_tables.py --tables time --benchmark time.json   # tools/benchmark.py --json
 
 Each network is built from its config, and its parameters and FLOPs are counted by
 the paper's rules (mmrla/paper/counts.py). Accuracies are quoted from the paper; with
---work-dir the accuracies of your own runs are shown next to them. Counts that differ
-from the paper are listed with the reason. The exit code is 1 if the reason of a
-difference is not known.
+--work-dir the accuracies of your own runs are shown next to them. For CIFAR only
+results of tools/test.py are shown, because the paper reports test errors there. If
+there are runs of the same network with and without RLA, the measured improvement, the
+added FLOPs and the ratio of the training times are shown too. Counts that differ from
+the paper are listed with the reason. The exit code is 1 if the reason of a difference
+is not known.
 """
 import argparse
 import json
@@ -20,7 +24,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mmrla.paper.comparison import Figure, compare
 from mmrla.paper.counts import GIGA, MEGA
-from mmrla.paper.tables import TABLES, Table
+from mmrla.paper.tables import TABLES, TIME_PERCENTAGES, Table
 from mmrla.weights.writing import write_file
 
 from .logs import silence_logs
@@ -40,6 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--output', type=Path, help='write to this file instead of the terminal')
     parser.add_argument('--work-dir', type=Path,
                         help='folder of your runs, with one subfolder per config')
+    parser.add_argument('--benchmark', type=Path, metavar='JSON',
+                        help='file of tools/benchmark.py --json, for the table "time"')
     return parser
 
 
@@ -58,7 +64,56 @@ def columns_of(table: Table, rows: Rows) -> List[Tuple[str, Any]]:
         elif any(column in row['measured'] for row in rows):
             columns.append(
                 ('measured', lambda row, column=column: measured_cell(row, column)))
+        elif any(column in row['deltas'] for row in rows):
+            columns.append(('measured', lambda row, column=column: delta_cell(row, column)))
+    if any('training time' in row['deltas'] for row in rows):
+        columns += [('ΔFLOPs, counted', added_flops),
+                    ('time, measured', lambda row: delta_cell(row, 'training time', '.2f'))]
+    if any('benchmark' in row for row in rows):
+        columns += [(f'{mode}, {source}', lambda row, key=key, source=source:
+                     percentage(row.get(source, {}).get(key)))
+                    for mode, key in (('train', 'train'), ('evaluation', 'evaluation'))
+                    for source in ('text', 'benchmark')]
     return columns
+
+
+def delta_cell(row: Dict[str, Any], name: str, form: str = '+.2f') -> str:
+    """Return a difference to the network without RLA."""
+    return format(row['deltas'][name], form) if name in row['deltas'] else ''
+
+
+def added_flops(row: Dict[str, Any]) -> str:
+    """Return the FLOPs that RLA adds."""
+    return f'{row["deltas"]["flops"] / GIGA:+.2f}G' if 'flops' in row['deltas'] else ''
+
+
+def percentage(value: Optional[float]) -> str:
+    """Return a percentage with its sign, or an empty cell."""
+    return '' if value is None else f'{value:+.1f}%'
+
+
+def add_benchmark(rows: Rows, path: Path) -> None:
+    """Add the measured times and the percentages of the paper's text to the rows.
+
+    Args:
+        rows: The rows of the table "time".
+        path: The file that ``tools/benchmark.py --json`` wrote for the table's configs.
+    """
+    if not path.is_file():
+        raise SystemExit(f'--benchmark {path} does not exist; write it with '
+                         'tools/benchmark.py --json')
+    models = {model['name']: model['times'] for model in json.loads(path.read_text())['models']}
+    plain = models.get(Path(rows[0]['config']).name)
+    if plain is None:
+        raise SystemExit(f'{path} does not contain {Path(rows[0]["config"]).name}; add this '
+                         'config to the configs of tools/benchmark.py')
+    for row in rows:
+        row['text'] = TIME_PERCENTAGES.get(row['name'], {})
+        times = models.get(Path(row['config']).name, {})
+        row['benchmark'] = {
+            key: 100 * (times[mode]['ratio'][1] / plain[mode]['ratio'][1] - 1)
+            for key, mode in (('train', 'train'), ('evaluation', 'infer'))
+            if mode in times and row is not rows[0]}
 
 
 def counted_cell(row: Dict[str, Any], column: str) -> str:
@@ -167,6 +222,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise SystemExit(f'--work-dir {args.work_dir} is not a folder')
     silence_logs()
     compared = compare_all(args.tables, args.work_dir)
+    if args.benchmark:
+        if 'time' not in compared:
+            raise SystemExit('--benchmark applies to the table "time"; add time to --tables')
+        add_benchmark(compared['time'], args.benchmark)
     text = render(compared, args.format)
     if args.output:
         write_file(args.output, lambda file: file.write(text.encode()))

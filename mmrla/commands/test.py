@@ -3,20 +3,25 @@
 The arguments are those of mmdet's tools/test.py, plus --fuse.
 """
 import argparse
+import sys
 from copy import deepcopy
 from typing import NamedTuple, Optional, Sequence
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import METRICS
+from mmengine.runner import Runner
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.evaluation.annotations import check_annotation_files
+from mmrla.inference.checkpoints import find_checkpoint
 from mmrla.models.lean.fuse import fuse
+from mmrla_cli import run_distributed
 
 from .arguments import runner_parser
 from .configs import read_runner_config
 from .errors import clear_errors
-from .runner import build_runner
+from .live import shown
+from .runner import build_runner, check_config, prepare_testing
 
 
 class Task(NamedTuple):
@@ -46,7 +51,7 @@ TASKS = dict(
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = runner_parser('Evaluate a detector or a classifier.')
-    parser.add_argument('checkpoint', help='weights to evaluate')
+    parser.add_argument('checkpoint', help='weights to evaluate, or the work dir of a training')
     parser.add_argument('--out', help='write the predictions to this .pkl file')
     parser.add_argument('--show', action='store_true', help='show each prediction in a window')
     parser.add_argument('--show-dir',
@@ -94,7 +99,15 @@ def augment(cfg: Config, task: Task) -> None:
 def evaluate(cfg: Config, task: Task, args: argparse.Namespace) -> None:
     """Build the runner and test."""
     check_annotation_files(cfg, 'test_evaluator')
-    runner = build_runner(cfg)
+    source = f'config {args.config}'
+    runner = build_runner(cfg, source)
+    with shown(runner, 'test', args.config):
+        run_test(runner, task, args, source)
+
+
+def run_test(runner: Runner, task: Task, args: argparse.Namespace, source: str) -> None:
+    """Test with the options of the command line."""
+    prepare_testing(runner, source)
     if args.out:
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=task.dump, out_file_path=args.out)))
@@ -107,14 +120,18 @@ def evaluate(cfg: Config, task: Task, args: argparse.Namespace) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
     args = parse_args(argv)
-    cfg = read_runner_config(args)
-    cfg.load_from = args.checkpoint
-    task = TASKS[cfg.get('default_scope', 'mmdet')]
-    if args.show or args.show_dir:
-        draw_predictions(cfg, task, args)
-    if args.tta:
-        augment(cfg, task)
+    if args.gpus:
+        run_distributed('test', args.gpus, sys.argv[1:] if argv is None else argv)
     with clear_errors():
+        cfg = read_runner_config(args)
+        cfg.load_from = find_checkpoint(args.checkpoint)
+        task = TASKS[cfg.get('default_scope', 'mmdet')]
+        if args.show or args.show_dir:
+            draw_predictions(cfg, task, args)
+        if not args.no_checks:
+            check_config(cfg, ('test_dataloader',))
+        if args.tta:
+            augment(cfg, task)
         evaluate(cfg, task, args)
 
 

@@ -4,6 +4,8 @@ The arguments are those of mmdet's tools/train.py, plus --pretrained.
 """
 import argparse
 import os
+import sys
+from importlib.util import find_spec
 from typing import Optional, Sequence
 
 from mmengine.config import Config, ConfigDict
@@ -11,11 +13,17 @@ from mmengine.device import get_device
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.evaluation.annotations import check_annotation_files
+from mmrla_cli import run_distributed
 
 from .arguments import runner_parser
 from .configs import read_runner_config
 from .errors import clear_errors
-from .runner import build_runner
+from .live import shown
+from .runner import build_runner, check_config, prepare_training
+
+# By flag, mmengine's backend and the package that it needs.
+BACKENDS = dict(tensorboard=('TensorboardVisBackend', 'tensorboard'),
+                wandb=('WandbVisBackend', 'wandb'), mlflow=('MLflowVisBackend', 'mlflow'))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -37,11 +45,32 @@ def build_parser() -> argparse.ArgumentParser:
         '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
         help='resume from a checkpoint; without a path, from the newest readable checkpoint in '
         'the work dir')
+    for name, (_, package) in BACKENDS.items():
+        parser.add_argument(f'--{name}', action='store_true',
+                            help=f'log to {package} as well, through mmengine')
     return parser
+
+
+def add_backends(cfg: Config, names: Sequence[str]) -> None:
+    """Log to further backends.
+
+    Args:
+        cfg: The config of a run.
+        names: Keys of ``BACKENDS``.
+    """
+    for name in names:
+        kind, package = BACKENDS[name]
+        if find_spec(package) is None:
+            raise SystemExit(f'--{name} needs a package: pip install {package}')
+        visualizer = cfg.setdefault('visualizer', dict(type='Visualizer'))
+        backends = visualizer.get('vis_backends') or [dict(type='LocalVisBackend')]
+        if all(backend.get('type') != kind for backend in backends):
+            visualizer['vis_backends'] = [*backends, dict(type=kind)]
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write the arguments of training into the config."""
+    add_backends(cfg, [name for name in BACKENDS if getattr(args, name)])
     if args.pretrained:
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
     if args.from_scratch:
@@ -88,7 +117,7 @@ def enable_mixed_precision(cfg: Config) -> None:
 
 def enable_lr_scaling(cfg: Config, name: str) -> None:
     """Scale the learning rate with the total batch size."""
-    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
         raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size in {name}')
     cfg.auto_scale_lr.enable = True
 
@@ -98,17 +127,30 @@ def is_restarted() -> bool:
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) > 0
 
 
+def train(cfg: Config, args: argparse.Namespace) -> None:
+    """Check the config, build the runner and train."""
+    source = f'config {args.config}'
+    if not args.no_checks:
+        check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    check_annotation_files(cfg, 'val_evaluator')
+    runner = build_runner(cfg, source)
+    with shown(runner, 'train', args.config):
+        prepare_training(runner, source)
+        runner.train()
+
+
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.pretrained and args.from_scratch:
         parser.error('--pretrained and --from-scratch exclude each other')
-    cfg = read_runner_config(args)
-    apply_arguments(cfg, args)
+    if args.gpus:
+        run_distributed('train', args.gpus, sys.argv[1:] if argv is None else argv)
     with clear_errors():
-        check_annotation_files(cfg, 'val_evaluator')
-        build_runner(cfg).train()
+        cfg = read_runner_config(args)
+        apply_arguments(cfg, args)
+        train(cfg, args)
 
 
 if __name__ == '__main__':

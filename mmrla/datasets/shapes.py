@@ -89,19 +89,24 @@ def ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return image + rng.normal(0, 5, image.shape)
 
 
-def paint(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, category: int) -> None:
+def paint(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray, category: int,
+          class_hues: bool = True) -> None:
     """Color the pixels of a mask.
 
-    Each class has a hue, so that a detector learns to tell the classes apart
-    within minutes on a CPU.
+    By default each class has a hue, so that a detector learns to tell the classes
+    apart within minutes on a CPU. Without ``class_hues`` the hue is random, and only
+    the outline identifies the class.
     """
-    hue = 180 * category / len(CLASSES) + rng.uniform(-11, 11)
+    if class_hues:
+        hue = 180 * category / len(CLASSES) + rng.uniform(-11, 11)
+    else:
+        hue = rng.uniform(0, 180)
     shade = np.array([[[hue % 180, rng.uniform(130, 255), rng.uniform(130, 255)]]])
     colour = cv2.cvtColor(shade.astype(np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
     image[mask] = colour + rng.normal(0, 6, (int(mask.sum()), 3))
 
 
-def draw_crowd(rng: np.random.Generator, image: np.ndarray) -> Shape:
+def draw_crowd(rng: np.random.Generator, image: np.ndarray, class_hues: bool = True) -> Shape:
     """Draw many small shapes of one class, close together."""
     height, width = image.shape[:2]
     category = int(rng.integers(len(CLASSES)))
@@ -112,13 +117,16 @@ def draw_crowd(rng: np.random.Generator, image: np.ndarray) -> Shape:
         mask = shape_mask(category, rng.uniform(9, 14), at, rng.uniform(0, 2 * np.pi),
                           (height, width))
         if mask.any():
-            paint(rng, image, mask, category)
+            paint(rng, image, mask, category, class_hues)
             union |= mask
     return Shape(category, union, is_crowd=True)
 
 
-def draw_image(seed: int, number: int) -> Tuple[np.ndarray, List[Shape]]:
+def draw_image(seed: int, number: int, class_hues: bool = True
+               ) -> Tuple[np.ndarray, List[Shape]]:
     """Draw image ``number`` of the data set ``seed``.
+
+    The shapes and their positions do not depend on ``class_hues``.
 
     Returns:
         tuple: The image, uint8, (H, W, 3), and its visible shapes.
@@ -130,13 +138,14 @@ def draw_image(seed: int, number: int) -> Tuple[np.ndarray, List[Shape]]:
     kind = rng.uniform()
     if kind >= EMPTY_SHARE:
         if kind < EMPTY_SHARE + CROWD_SHARE:
-            shapes.append(draw_crowd(rng, image))
+            shapes.append(draw_crowd(rng, image, class_hues))
         for _ in range(rng.integers(1, 6)):
-            shapes = _place(rng, image, shapes)
+            shapes = _place(rng, image, shapes, class_hues)
     return image.clip(0, 255).astype(np.uint8), shapes
 
 
-def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape]) -> List[Shape]:
+def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape],
+           class_hues: bool) -> List[Shape]:
     """Draw a shape over the others, unless it would hide too much of one."""
     height, width = image.shape[:2]
     category = int(rng.integers(len(CLASSES)))
@@ -149,7 +158,7 @@ def _place(rng: np.random.Generator, image: np.ndarray, shapes: List[Shape]) -> 
         hidden = (shape.mask & mask).sum()
         if shape.is_crowd and hidden or hidden > (1 - MIN_VISIBLE) * shape.mask.sum():
             return shapes
-    paint(rng, image, mask, category)
+    paint(rng, image, mask, category, class_hues)
     return [shape._replace(mask=shape.mask & ~mask) for shape in shapes] + [Shape(category, mask)]
 
 
@@ -202,14 +211,15 @@ def _write_image(path: Path, image: np.ndarray) -> None:
         raise OSError(f'cannot write {path}')
 
 
-def write_split(folder: Path, split: str, count: int, seed: int) -> None:
+def write_split(folder: Path, split: str, count: int, seed: int,
+                class_hues: bool = True) -> None:
     """Write the images and annotations of one split."""
     (folder / f'{split}2017').mkdir(parents=True)
     images, annotations = [], []
     # Odd numbers are for training, even numbers for validation.
     first = 1 + SPLITS.index(split)
     for image_id in range(first, first + 2 * count, 2):
-        image, shapes = draw_image(seed, image_id)
+        image, shapes = draw_image(seed, image_id, class_hues)
         name = f'{image_id:012d}.png'
         _write_image(folder / f'{split}2017' / name, image)
         images.append(dict(id=image_id, file_name=name, height=image.shape[0],
@@ -267,7 +277,8 @@ def make_class_folders(folder: os.PathLike, train: int = 100, val: int = 20,
     return _make_once(Path(folder), dict(train=train, val=val, seed=seed), write)
 
 
-def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int = 0) -> Path:
+def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int = 0,
+                class_hues: bool = True) -> Path:
     """Write a detection set with the layout of COCO 2017.
 
     The folder is created atomically. If it already contains the same data set, it
@@ -278,16 +289,21 @@ def make_shapes(folder: os.PathLike, train: int = 600, val: int = 120, seed: int
         train: Number of training images.
         val: Number of validation images.
         seed: Seed of the drawing.
+        class_hues: Whether each class has its own hue. False draws the harder set,
+            in which only the outline identifies the class.
 
     Returns:
         Path: The folder.
     """
 
     def write(partial: Path) -> None:
-        write_split(partial, 'train', train, seed)
-        write_split(partial, 'val', val, seed)
+        write_split(partial, 'train', train, seed, class_hues)
+        write_split(partial, 'val', val, seed, class_hues)
 
-    return _make_once(Path(folder), dict(train=train, val=val, seed=seed), write)
+    recipe = dict(train=train, val=val, seed=seed)
+    if not class_hues:
+        recipe['class_hues'] = False
+    return _make_once(Path(folder), recipe, write)
 
 
 def _make_once(folder: Path, recipe: Dict[str, int], write: Callable[[Path], None]) -> Path:

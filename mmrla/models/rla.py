@@ -109,7 +109,10 @@ class ConvLSTMCell(nn.Module):
 
 
 class ConvGRUCell(nn.Module):
-    """The ConvGRU of the authors' code. Its group norms have no parameters.
+    """The ConvGRU of the authors' code; the paper does not describe one.
+
+    A group norm with one group, weight and bias follows each gate and the
+    candidate.
 
     Args:
         channels: k, the channels of the input and h.
@@ -121,18 +124,15 @@ class ConvGRUCell(nn.Module):
         super().__init__()
         self.gates = build_conv_layer(conv_cfg, 2 * channels, 2 * channels, 3, padding=1)
         self.candidate = build_conv_layer(conv_cfg, 2 * channels, channels, 3, padding=1)
-
-    @staticmethod
-    def norm(x: Tensor) -> Tensor:
-        """Normalise over all channels."""
-        return F.group_norm(x, 1, eps=1e-6)
+        self.reset_norm, self.update_norm, self.candidate_norm = (
+            nn.GroupNorm(1, channels, eps=1e-6) for _ in range(3))
 
     def forward(self, x: Tensor, state: State) -> State:
         """``(h,)`` to ``(h',)``, both like ``x`` of shape (N, k, H, W)."""
         h, = state
-        reset, update = (self.norm(gate).sigmoid()
-                         for gate in self.gates(torch.cat([x, h], 1)).chunk(2, 1))
-        candidate = self.norm(self.candidate(torch.cat([x, reset * h], 1))).tanh()
+        reset, update = self.gates(torch.cat([x, h], 1)).chunk(2, 1)
+        reset, update = self.reset_norm(reset).sigmoid(), self.update_norm(update).sigmoid()
+        candidate = self.candidate_norm(self.candidate(torch.cat([x, reset * h], 1))).tanh()
         return (update * h + (1 - update) * candidate,)
 
 

@@ -4,8 +4,8 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean
-from typing import Any, Dict, List, Optional
+from statistics import mean, median
+from typing import Any, Dict, Iterable, List, Optional
 
 import torch
 from mmengine.config import Config
@@ -36,6 +36,9 @@ METRICS = {
     'APbb75': ('coco/bbox_mAP_75', PERCENT), 'APm': ('coco/segm_mAP', PERCENT),
     'APm50': ('coco/segm_mAP_50', PERCENT), 'APm75': ('coco/segm_mAP_75', PERCENT),
 }
+# For each column of improvements: the column of its figures, and the sign of an improvement.
+IMPROVEMENTS = {'↑Acc1': ('Top-1 err.', -1), '↑AP': ('AP', 1), '↑APbb': ('APbb', 1),
+                '↑APm': ('APm', 1)}
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ def compare(table: Table, root: Path, work_dir: Optional[Path] = None) -> List[D
     Returns:
         list[dict]: For each row ``name``, ``config``, ``counts`` (None if the
         paper quotes the row), ``paper`` (the printed figures by column),
-        ``figures`` (the compared figures by column) and ``measured`` (the
-        results of runs by column).
+        ``figures`` (the compared figures by column), ``measured`` (the results
+        of runs by column) and ``deltas`` (see :func:`deltas`).
     """
     rows = []
     for row in table.rows:
@@ -146,8 +149,54 @@ def compare(table: Table, root: Path, work_dir: Optional[Path] = None) -> List[D
             counts=asdict(count(root / f'{row.config}.py')) if built else None,
             figures={column: compare_figure(table, row, column, paper, root)
                      for column, paper in printed.items() if built and column in table.counted},
-            measured=measured(table, row, work_dir) if built and work_dir else {}))
+            measured=measured(table, row, work_dir) if built and work_dir else {},
+            deltas=deltas(table, row, root, work_dir)))
     return rows
+
+
+def deltas(table: Table, row: Row, root: Path, work_dir: Optional[Path]) -> Dict[str, float]:
+    """Return the differences between a row and the same network without RLA.
+
+    Args:
+        table: A table of :mod:`mmrla.paper.tables`.
+        row: A row of the table.
+        root: The folder ``configs``.
+        work_dir: Folder of runs of the configs, or None.
+
+    Returns:
+        dict[str, float]: The counted ``parameters`` and ``flops``. If ``work_dir``
+        has runs of both configs, also the measured improvements by column and
+        ``training time``, the ratio of the seconds per iteration. Empty for a row
+        without RLA.
+    """
+    base = table.base_of(row)
+    if base is None or not (root / f'{base}.py').is_file():
+        return {}
+    ours, plain = (count(root / f'{config}.py') for config in (row.config, base))
+    found = dict(parameters=ours.parameters - plain.parameters, flops=ours.flops - plain.flops)
+    if work_dir is None:
+        return found
+    results = [results_of(table, config, work_dir, table.columns)
+               for config in (row.config, base)]
+    for name, (column, sign) in IMPROVEMENTS.items():
+        if name in table.columns and all(column in result for result in results):
+            found[name] = sign * (results[0][column] - results[1][column])
+    times = [seconds_per_iteration(work_dir / Path(config).name) for config in (row.config, base)]
+    if all(times):
+        found['training time'] = times[0] / times[1]
+    return found
+
+
+def runs_of(folder: Path) -> List[Path]:
+    """Return the runs of a config: its folders ``seed_*``, or the folder itself."""
+    return sorted(folder.glob('seed_*')) or [folder]
+
+
+def seconds_per_iteration(folder: Path) -> Optional[float]:
+    """Return the median of the logged seconds per training iteration; None without logs."""
+    times = [scalars['time'] for run in runs_of(folder) for scalars in read_scalars(run)
+             if 'loss' in scalars and 'time' in scalars]
+    return median(times) if times else None
 
 
 def measured(table: Table, row: Row, work_dir: Path) -> Dict[str, float]:
@@ -157,11 +206,16 @@ def measured(table: Table, row: Row, work_dir: Path) -> Dict[str, float]:
     writes it, or its runs are in ``{work_dir}/{config}/seed_*``, where
     ``tools/compare_seeds.py`` writes them.
     """
-    folder = work_dir / Path(row.config).name
-    runs = sorted(folder.glob('seed_*')) or [folder]
-    results = [result for result in map(last_evaluation, runs) if result]
+    return results_of(table, row.config, work_dir, table.printed(row))
+
+
+def results_of(table: Table, config: str, work_dir: Path,
+               columns: Iterable[str]) -> Dict[str, float]:
+    """Return the mean results of the runs of a config, by column."""
+    evaluate = last_test if table.measured_on == 'test' else last_evaluation
+    results = [result for result in map(evaluate, runs_of(work_dir / Path(config).name)) if result]
     found = {}
-    for column in table.printed(row):
+    for column in columns:
         metric, shown = METRICS.get(column, (None, None))
         numbers = [shown(result[metric]) for result in results if metric in result]
         if numbers:
@@ -169,13 +223,24 @@ def measured(table: Table, row: Row, work_dir: Path) -> Dict[str, float]:
     return found
 
 
-def last_evaluation(run: Path) -> Dict[str, float]:
-    """Return the metrics of the last test of a run, or of its last validation."""
+def last_test(run: Path) -> Dict[str, float]:
+    """Return the metrics of the last test of a run; empty if there is none."""
     tests = [path for path in run.rglob('*.json') if path.stem == path.parent.name]
     for path in sorted(tests, key=lambda path: path.stat().st_mtime, reverse=True):
         scalars = json.loads(path.read_text())
         if is_evaluation(scalars):
             return scalars
+    return {}
+
+
+def last_evaluation(run: Path) -> Dict[str, float]:
+    """Return the metrics of the last test of a run, or of its last validation.
+
+    This is only for tables whose figures are of the validation images.
+    """
+    tested = last_test(run)
+    if tested:
+        return tested
     validations = [scalars for scalars in read_scalars(run) if is_evaluation(scalars)]
     return validations[-1] if validations else {}
 

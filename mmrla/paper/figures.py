@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mmrla.models.backbones.blocks import RLABlock
 from mmrla.models.backbones.densenet import SharedConv1
-from mmrla.models.rla import BlockFeatures, RLAStage, State, last_convolution
+from mmrla.models.rla import RLAStage, State, last_convolution
 
 
 def shared_weight_norms(model: nn.Module) -> List[np.ndarray]:
@@ -97,8 +98,8 @@ def reading_shares(stage: RLAStage, t: int, block: nn.Module) -> Dict[str, float
 def _recorded(backbone: nn.Module, steps: List[Step]) -> Iterator[None]:
     """Record the blocks and the hidden path while the backbone runs."""
     def keep(module: nn.Module, inputs: tuple, out) -> None:
-        if isinstance(out, BlockFeatures):  # only blocks return these
-            steps.append(Step(out.out))
+        if isinstance(module, RLABlock):
+            steps.append(Step(out))
 
     def with_hidden(stage: RLAStage):
         def step(t: int, block: nn.Module, x: Tensor, state: State):

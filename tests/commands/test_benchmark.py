@@ -36,3 +36,13 @@ def test_wrong_arguments_are_named(arguments, words, capsys):
 def test_a_missing_config_is_named():
     with pytest.raises(SystemExit, match='config configs/none.py does not exist'):
         benchmark.main(['configs/none.py'])
+
+
+def test_classifiers_are_measured(tmp_path):
+    configs = [f'configs/pretrain/{name}_cifar_folders.py' for name in ('r20', 'rla_r20')]
+    call('tools/benchmark.py', *configs, '--size', 32, 32, '--batch', 2, '--rounds', 1,
+         '--warm-up', 0, '--modes', 'train', 'infer', '--json', tmp_path / 'time.json')
+    plain, rla = json.loads((tmp_path / 'time.json').read_text())['models']
+    assert (plain['counts']['parameters'], rla['counts']['parameters']) == (272_314, 285_482)
+    assert set(rla['times']) == {'train', 'infer'}
+    assert rla['ratios']['multiply-adds'] > 1

@@ -68,7 +68,7 @@ def test_an_ablation_changes_only_the_setting_that_it_names(name, expected):
     unstable = name in ('rla_r50_post_act_imagenet', 'rla_r50_gru_imagenet')
     assert cfg.model.backbone.pop('zero_init_residual', True) == (not unstable)
     assert cfg.model.backbone == base.model.backbone
-    # The paper describes these variants without a norm before the classifier.
+    # The authors' code has no norm before the classifier in these variants.
     without_norm = 'cell' in expected or 'pre_act' in expected
     assert cfg.model.neck.get('norm_cfg', 'default') == (None if without_norm else 'default')
     assert cfg.optim_wrapper == base.optim_wrapper and cfg.param_scheduler == base.param_scheduler

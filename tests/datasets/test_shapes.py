@@ -107,3 +107,21 @@ def test_the_config_has_the_classes_of_the_data_set(shapes):
         (shapes / 'annotations/instances_val2017.json').read_text())['categories']]
     assert list(cfg.metainfo.classes) == names
     assert cfg.model.roi_head.bbox_head.num_classes == len(names)
+
+
+def test_the_harder_set_has_the_same_shapes_in_other_colours(shapes, tmp_path):
+    harder = make_shapes(tmp_path / 'harder', train=60, val=1, class_hues=False)
+    annotations = [json.loads((folder / 'annotations/instances_train2017.json').read_text())
+                   for folder in (shapes, harder)]
+    assert annotations[0] == annotations[1]
+    spreads = []
+    for folder in (shapes, harder):
+        hues = []
+        for entry in annotations[0]['annotations']:
+            if entry['category_id'] == 3 and not entry['iscrowd']:
+                image = cv2.imread(str(folder / f'train2017/{entry["image_id"]:012d}.png'))
+                mask = COCO(shapes / 'annotations/instances_train2017.json').annToMask(entry) > 0
+                hues.append(np.median(cv2.cvtColor(image, cv2.COLOR_BGR2HSV)[mask][:, 0]))
+        spreads.append(np.std(hues))
+    assert spreads[0] < 10 < 30 < spreads[1], 'hues of the triangles'
+    assert make_shapes(harder, train=60, val=1, class_hues=False) == harder

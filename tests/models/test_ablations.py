@@ -18,7 +18,7 @@ ABLATIONS = {
 COUNTS = {
     'unshared': (50, 26341736, '4.17'), 'unshared 101': (101, 46187944, '7.79'),
     'no exchange': (50, 25749864, '4.11'), 'ConvLSTM': (50, 26128680, '5.00'),
-    'post-act': (50, 25870632, '4.17'), 'ConvGRU': (50, 26055336, None),
+    'post-act': (50, 25870632, '4.17'), 'ConvGRU': (50, 26056104, None),
 }
 
 
@@ -66,16 +66,18 @@ def lstm(cell, x, state):
 
 
 def gru(cell, x, state):
-    def norm(values):
+    def norm(layer, values):
         flat = values.flatten(1)
         mean, variance = flat.mean(1, True), flat.var(1, unbiased=False, keepdim=True)
-        return ((flat - mean) / torch.sqrt(variance + 1e-6)).view_as(values)
+        values = ((flat - mean) / torch.sqrt(variance + 1e-6)).view_as(values)
+        return values * layer.weight.view(-1, 1, 1) + layer.bias.view(-1, 1, 1)
 
     h, = state
     k = h.shape[1]
     gates = F.conv2d(torch.cat([x, h], 1), cell.gates.weight, cell.gates.bias, padding=1)
-    reset, update = torch.sigmoid(norm(gates[:, :k])), torch.sigmoid(norm(gates[:, k:]))
-    candidate = torch.tanh(norm(F.conv2d(
+    reset = torch.sigmoid(norm(cell.reset_norm, gates[:, :k]))
+    update = torch.sigmoid(norm(cell.update_norm, gates[:, k:]))
+    candidate = torch.tanh(norm(cell.candidate_norm, F.conv2d(
         torch.cat([x, reset * h], 1), cell.candidate.weight, cell.candidate.bias, padding=1)))
     return (update * h + (1 - update) * candidate,)
 

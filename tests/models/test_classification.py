@@ -107,6 +107,19 @@ def test_pooling_concatenates_x_and_h():
                                atol=1e-4)
 
 
+@pytest.mark.parametrize('activation, function', [('relu', torch.relu), ('tanh', torch.tanh)])
+def test_pooling_applies_the_activation_that_is_asked_for(activation, function, randomise):
+    neck = randomise(RLAPooling(4, activation=activation)).eval()
+    x, h = torch.randn(2, 3, 5, 5), torch.randn(2, 4, 5, 5)
+    expected = torch.cat([x.mean((2, 3)), function(neck.norm(h)).mean((2, 3))], 1)
+    torch.testing.assert_close(neck([x, h])[0], expected)
+
+
+def test_pooling_names_an_unknown_activation():
+    with pytest.raises(ValueError, match="activation='gelu'.*'relu', 'tanh'"):
+        RLAPooling(4, activation='gelu')
+
+
 SMALL = dict(depth=18, base_channels=8, rla=dict(channels=4))
 
 

@@ -171,8 +171,9 @@ class RLAMobileNetV2(DetectionBackbone):
         attention: ``dict(type=...)`` with SE, ECA, CBAM, GC or NL, on every
             residual branch. ECA has kernel size 1 below 96 channels and 3 from
             there on, unless ``kernel_size`` is given.
-        shared_recurrent: One recurrent convolution for the whole network, as in
-            the authors' code, instead of one for each stage, as in the paper.
+        shared_recurrent: One recurrent convolution for the whole network. By
+            default each stage has its own, as in the paper's text; the outputs
+            that the authors' code computed agree with this.
 
     Example:
         >>> import torch

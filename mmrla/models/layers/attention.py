@@ -32,9 +32,10 @@ def squeezed(channels: int, ratio: int) -> int:
 
 
 class SE(nn.Module):
-    """Squeeze and excitation, without biases as in the paper's SE-ResNets.
+    """Squeeze and excitation, without biases.
 
-    mmdet's ``SELayer`` has biases, which the published counts do not include.
+    The parameter counts of the SE-ResNets in the paper's tables do not include
+    biases; mmdet's ``SELayer`` has biases.
 
     Args:
         channels: C.
@@ -86,7 +87,7 @@ class CBAM(nn.Module):
     """Convolutional block attention: of the channels, then of the pixels.
 
     The channel attention is that of SE, applied to the mean and to the maximum.
-    Like SE here it has no biases, which gives the counts that the paper prints.
+    Like SE here it has no biases, which gives the counts in the paper's tables.
 
     Args:
         channels: C.

@@ -1,0 +1,3 @@
+_base_ = 'faster_rcnn_rla_r18_fpn_hard.py'
+
+model = dict(backbone=dict(rla=None, attention=dict(type='ECA')))
