@@ -71,6 +71,7 @@ setup(
         mim=requirements('mminstall'),
         detection=requirements('detection'),
         pretraining=requirements('pretraining'),
+        timm=requirements('timm'),
         development=requirements('development'),
         report=requirements('report'),
         all=[line for name in ('detection', 'pretraining', 'report', 'development')

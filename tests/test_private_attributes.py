@@ -21,14 +21,17 @@ from torch.nn.modules import batchnorm, module
 
 from support import REPO
 
+SUM = (torch.ones(1, requires_grad=True) + 1).grad_fn  # a node of autograd's graph
 # The owner of each attribute: a module, an instance, or a class that defines the attribute
 # or sets it on ``self``.
 PRIVATE = {
     '_BatchNorm': batchnorm,
+    '_C': torch,
     '_InfiniteDataloaderIterator': loops,
     '_accumulative_counts': OptimWrapper,
     '_backward_hooks': torch.nn.Module,
     '_backward_pre_hooks': torch.nn.Module,
+    '_current_graph_task_id': torch._C,
     '_decide_current_val_interval': EpochBasedTrainLoop,
     '_forward_hooks': torch.nn.Module,
     '_forward_pre_hooks': torch.nn.Module,
@@ -39,9 +42,11 @@ PRIVATE = {
     '_indices_of_rank': InfiniteSampler,
     '_init_model_weights': Runner,
     '_inner_count': OptimWrapper,
+    '_input_metadata': SUM,
     '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
     '_load_from': Runner,
+    '_log_dir': Runner,
     '_max_counts': OptimWrapper,
     '_max_epochs': EpochBasedTrainLoop,
     '_max_iters': IterBasedTrainLoop,
@@ -53,9 +58,13 @@ PRIVATE = {
     '_save_best_checkpoint': CheckpointHook,
     '_save_checkpoint': CheckpointHook,
     '_save_checkpoint_with_step': CheckpointHook,
+    '_saved_alpha': SUM,
     '_test_dataloader': Runner,
+    '_test_loop': Runner,
     '_train_dataloader': Runner,
+    '_train_loop': Runner,
     '_val_dataloader': Runner,
+    '_val_loop': Runner,
 }
 DOCUMENTED = {'_asdict', '_exit', '_fields', '_make', '_replace'}  # of the standard library
 LOOKUPS = {'getattr', 'setattr', 'hasattr', 'delattr'}

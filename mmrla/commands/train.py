@@ -88,8 +88,23 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
 
 def start_from_scratch(backbone: ConfigDict) -> None:
     """Train every layer of a backbone from random values."""
+    if 'backbone' in backbone:  # WithRLA: the settings are those of the network inside
+        backbone.pop('init_cfg', None)
+        unfreeze(backbone.backbone)
+        return
     backbone.update(init_cfg=None, frozen_stages=-1, norm_eval=False)
     backbone.setdefault('norm_cfg', dict(type='BN')).update(requires_grad=True)
+
+
+def unfreeze(network: ConfigDict) -> None:
+    """Remove the weights of a network of any class, and turn off the freezing that it sets."""
+    for key in ('init_cfg', 'pretrained'):
+        network.pop(key, None)
+    for key, value in dict(frozen_stages=-1, norm_eval=False).items():
+        if key in network:
+            network[key] = value
+    if network.get('norm_cfg'):
+        network.norm_cfg.update(requires_grad=True)
 
 
 def enable_mixed_precision(cfg: Config) -> None:

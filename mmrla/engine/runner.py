@@ -210,8 +210,9 @@ class RLARunner(Runner):
         elif getattr(backbone, 'keeps_random_values', bool)():
             raise NoWeightsError(
                 f'{type(backbone).__name__} starts from random values, and frozen_stages='
-                f'{backbone.frozen_stages}, norm_eval={backbone.norm_eval} would keep some of '
-                'them. Name weights with --pretrained CHECKPOINT or '
+                f'{getattr(backbone, "frozen_stages", -1)}, '
+                f'norm_eval={getattr(backbone, "norm_eval", False)} would keep some of them. '
+                'Name weights with --pretrained CHECKPOINT or '
                 'model.backbone.init_cfg=dict(type="Pretrained", checkpoint=...), or train all '
                 'layers from random values with --from-scratch')
 

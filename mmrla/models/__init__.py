@@ -11,6 +11,8 @@ from .backbones import (
 from .layers.attention import ATTENTIONS
 from .layers.necks import RLAPooling
 from .rla import VARIANTS, RLAStage
+from .with_rla import WithRLA
 
 __all__ = ['ATTENTIONS', 'CifarDenseNet', 'CifarDualPathNet', 'RLACifarResNet', 'RLAMobileNetV2',
-           'RLAPooling', 'RLAResNeXt', 'RLAResNet', 'RLAStage', 'RLAXception', 'VARIANTS']
+           'RLAPooling', 'RLAResNeXt', 'RLAResNet', 'RLAStage', 'RLAXception', 'VARIANTS',
+           'WithRLA']

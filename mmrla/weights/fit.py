@@ -212,6 +212,8 @@ class BackboneFit:
         if more:
             self._stop(f'has entries that {self._network()} does not have: {examples(more)}; '
                        f'{fix}')
+        if not self.backbone.requires_all_parts:
+            return
         wanted = {name.split('.')[0] for name in self._wanted()}
         without = sorted(wanted - {name.split('.')[0] for name in self.taken})
         if without:

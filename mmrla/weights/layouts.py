@@ -7,7 +7,17 @@ followed in either direction.
 import re
 from collections import OrderedDict
 from functools import cache
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import torch
 from torch import Tensor
@@ -274,25 +284,37 @@ def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
     return next((dict(update) for update in updates if isinstance(update, dict)), {})
 
 
-def recognise(state: Dict[str, Tensor]) -> Tuple[str, Layout]:
-    """The prefix of the backbone's entries, and how they are called."""
+def recognise(state: Dict[str, Tensor], known: Collection[str] = ()) -> Tuple[str, Layout]:
+    """The prefix of the backbone's entries, and how they are called.
+
+    Args:
+        state: The weights of a file.
+        known: The names of the entries of the backbone that will load them. A file
+            whose backbone entries mostly have these names needs no rules.
+    """
     prefix = BACKBONE if any(name.startswith(BACKBONE) for name in state) else ''
-    names = [name.removeprefix(prefix) for name in state]
-    return prefix, next(layout for layout in LAYOUTS
-                        if any(re.match(layout.mark, name) for name in names))
+    names = {name.removeprefix(prefix) for name in state if name.startswith(prefix)}
+    if 2 * len(names.intersection(known)) > len(names):
+        return prefix, OWN
+    layout = next(layout for layout in LAYOUTS
+                  if any(re.match(layout.mark, name) for name in names))
+    # mmrla saved a file with a hidden path of its own, so the names are right.
+    is_own = any(name.startswith('rla.') for name in names)
+    return prefix, OWN if is_own else layout
 
 
-def to_ours(state: Dict[str, Tensor]) -> Weights:
+def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
     """Give weights the names they have in a model of ours.
 
     Args:
         state: The weights of a backbone, a classifier or a detector, in any
             of ``LAYOUTS``; what :func:`weights_of` returns.
+        known: See :func:`recognise`.
 
     Returns:
         Weights: The same values.
     """
-    prefix, layout = recognise(state)
+    prefix, layout = recognise(state, known)
     update = update_of(state)
     k = 0
     if layout.variant is not None:

@@ -74,7 +74,7 @@ class PreparedState:
 
     def __init__(self, model: nn.Module, state: Dict[str, Tensor], min_share: float = MIN_SHARE,
                  strict: bool = False) -> None:
-        self.weights = to_ours(weights_of(state))
+        self.weights = to_ours(weights_of(state), find_backbone(model)[0].state_dict())
         chosen, self.report = fit(model, self.weights, min_share)
         _, self.prefix = find_backbone(model)
         self.strict = strict
@@ -127,7 +127,8 @@ def check_parts(model: nn.Module, state: Dict[str, Tensor]) -> None:
     for name, part in model.named_modules():
         prefix = f'{name}.'
         if isinstance(part, RLABackbone) and any(key.startswith(prefix) for key in state):
-            BackboneFit(part, to_ours(_with_prefix(state, prefix)), MIN_SHARE)
+            weights = to_ours(_with_prefix(state, prefix), part.state_dict())
+            BackboneFit(part, weights, MIN_SHARE)
 
 
 def _with_moved(report: LoadReport, moved: List[str]) -> LoadReport:
@@ -180,8 +181,9 @@ def find_new_parts(model: nn.Module, checkpoint: Dict[str, Any]) -> Tuple[str, .
         checkpoint: What :func:`~mmrla.weights.sources.load_checkpoint` returns. Its tensors
             need no values (``map_location='meta'``).
     """
-    weights = to_ours(weights_of(checkpoint))
-    missing = missing_parts(find_backbone(model)[0], weights.backbone)
+    backbone = find_backbone(model)[0]
+    weights = to_ours(weights_of(checkpoint), backbone.state_dict())
+    missing = missing_parts(backbone, weights.backbone)
     return tuple({*missing, *weights.new_parts})
 
 
@@ -234,7 +236,7 @@ def adapt_state_dict(backbone: RLABackbone, state_dict: Dict[str, Tensor], prefi
         backbone.set_new_parts(local_metadata.get('new_parts', ()))
         return
     given._metadata = {'': local_metadata}
-    weights = to_ours(weights_of(given))
+    weights = to_ours(weights_of(given), backbone.state_dict())
     state, report = fit(backbone, weights)
     for name in names:
         del state_dict[name]

@@ -90,11 +90,18 @@ class RLABackbone(BaseModule):
             any weights are loaded.
         is_wrapped_later: Whether DDP is built after the weights are loaded, as
             ``RLARunner`` does.
+        requires_all_parts: Whether weights must have entries for every child module,
+            except for the parts in ``parts()``.
     """
     rla: Optional[nn.ModuleList]
+    requires_all_parts = True
 
     def __init__(self, init_cfg: Union[dict, List[dict], None] = None) -> None:
         super().__init__(init_cfg)
+        self._prepare_loading()
+
+    def _prepare_loading(self) -> None:
+        """Register the hooks that load and save weights."""
         self.register_load_state_dict_pre_hook(_adapt_state_dict)
         self.register_state_dict_post_hook(_save_settings)
         self.new_parts: Optional[FrozenSet[str]] = None

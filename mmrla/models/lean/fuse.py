@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmrla.models.backbones.base import RLABackbone
+from mmrla.models.backbones.blocks import RLABlock
 from mmrla.models.rla import RLAStage
 
 from .folding import fold
@@ -73,8 +74,12 @@ def _is_plain(conv: nn.Module) -> bool:
 
 
 def _folds(conv: nn.Module, norm: nn.Module) -> bool:
-    """Whether a norm can be folded into the convolution before it."""
-    return _is_plain(conv) and isinstance(norm, _BatchNorm) and norm.running_mean is not None
+    """Whether a norm can be folded into the convolution before it.
+
+    A norm whose class does more than normalise cannot, such as timm's norms with an activation.
+    """
+    return (_is_plain(conv) and isinstance(norm, _BatchNorm) and norm.running_mean is not None
+            and type(norm).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward))
 
 
 def _fold_in_place(conv: nn.Conv2d, norm: _BatchNorm) -> Tensor:
@@ -122,8 +127,8 @@ def _composes(stage: RLAStage, blocks: Sequence[nn.Module]) -> bool:
 
 def _ends_in_pointwise_conv(block: nn.Module) -> bool:
     """Whether a block is convolutions with folded norms, the last of size and stride 1."""
-    branch = block.branch()
-    if block.forms == 'fused' or not branch:
+    branch = block.branch() if isinstance(block, RLABlock) else []
+    if not branch or block.forms == 'fused':
         return False
     last = branch[-1][0]
     return (all(type(norm) is nn.Identity for _, norm in branch) and _is_plain(last)
