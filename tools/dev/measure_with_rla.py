@@ -10,7 +10,7 @@ round of each, which other work on the machine disturbs least.
 import argparse
 import copy
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.registry import MODELS
@@ -101,12 +101,19 @@ def measure(name: str, rounds: int) -> List[str]:
             f'{ratio(infer, networks, rounds):.2f}', f'{ratio(train, networks, rounds):.2f}']
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description='Measure what WithRLA adds to backbones.')
     parser.add_argument('names', nargs='*', default=list(FAMILIES), metavar='NAME',
                         help=f'any of: {", ".join(FAMILIES)}')
-    parser.add_argument('--rounds', type=int, default=7)
-    args = parser.parse_args()
+    parser.add_argument('--rounds', type=int, default=7, help='number of interleaved rounds')
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
     unknown = [name for name in args.names if name not in FAMILIES]
     if unknown:
         parser.error(f'{unknown[0]!r} is not known; choose among: {", ".join(FAMILIES)}')
