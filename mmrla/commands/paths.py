@@ -2,6 +2,6 @@
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_IN_WHEEL = _PACKAGE / '.mim'
-# A wheel carries the two folders in .mim; a clone has them beside the package.
-REPO = _IN_WHEEL if _IN_WHEEL.exists() else _PACKAGE.parent
+_CLONE = _PACKAGE.parent
+# A clone has the two folders beside the package; a wheel carries them in .mim.
+REPO = _CLONE if (_CLONE / 'tools/setup_env.py').is_file() else _PACKAGE / '.mim'

@@ -128,7 +128,7 @@ def test_every_tool_refuses_a_checkpoint_with_code(data, tmp_path, code):
 
 
 @pytest.mark.parametrize('script, arguments, key', [
-    ('train.py', [], 'val_evaluator'), ('test.py', ['weights.pth'], 'test_evaluator')])
+    ('train.py', [], 'val_evaluator'), ('test.py', ['README.md'], 'test_evaluator')])
 def test_a_missing_annotation_file_of_an_evaluator_is_named(script, arguments, key, data,
                                                             tmp_path):
     setting = f'{key}.ann_file={tmp_path}/none.json'
