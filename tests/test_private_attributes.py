@@ -46,7 +46,6 @@ PRIVATE = {
     '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
     '_load_from': Runner,
-    '_log_dir': Runner,
     '_max_counts': OptimWrapper,
     '_max_epochs': EpochBasedTrainLoop,
     '_max_iters': IterBasedTrainLoop,
@@ -60,11 +59,8 @@ PRIVATE = {
     '_save_checkpoint_with_step': CheckpointHook,
     '_saved_alpha': SUM,
     '_test_dataloader': Runner,
-    '_test_loop': Runner,
     '_train_dataloader': Runner,
-    '_train_loop': Runner,
     '_val_dataloader': Runner,
-    '_val_loop': Runner,
 }
 DOCUMENTED = {'_asdict', '_exit', '_fields', '_make', '_replace'}  # of the standard library
 LOOKUPS = {'getattr', 'setattr', 'hasattr', 'delattr'}

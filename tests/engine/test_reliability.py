@@ -326,7 +326,7 @@ def test_a_damaged_image_stops_the_run_with_its_name_or_is_skipped(data, tmp_pat
                         custom_hooks=[dict(type='SkippedImagesHook')])
     assert codes == [0], output[-3000:]
     assert f'skipped: image {image}' in output
-    assert '1 damaged images were skipped so far' in output
+    assert '1 damaged images have been skipped so far' in output
 
 
 def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
@@ -362,8 +362,7 @@ class DieBeforeValidation(Hook):
 
 def test_a_restarted_process_resumes_by_itself(monkeypatch):
     from mmrla.commands import train
-    args = SimpleNamespace(pretrained=None, from_scratch=False, amp=False, auto_scale_lr=False,
-                           resume=None)
+    args = train.build_parser().parse_args(['config.py'])
     for count, given, expected in (('0', None, None), ('1', None, 'auto'), ('0', 'a.pth', True),
                                    ('2', 'a.pth', 'restart'), ('0', 'auto', 'auto')):
         monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
