@@ -23,7 +23,7 @@ def _quiet_and_repeatable():
 def _release_memory():
     """Release free memory after a test if the process uses more than half of the limit."""
     yield
-    if resident_memory() > LIMIT / 2:
+    if resident_memory() > 1 << 30:
         release_memory()
 
 

@@ -6,6 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from mmrla.engine import RLARunner
 from mmrla.engine.config_checks import check_arguments
 from mmrla.engine.preflight import check_disk, check_run
 
@@ -40,10 +41,12 @@ def build_runner(cfg: Config, source: str = 'config') -> Runner:
 
 
 def prepare_training(runner: Runner, source: str) -> None:
-    """Build the data, the optimizer and the schedule, so that wrong values end in one line.
+    """Find the weights, then build the data and the optimizer: errors end in one line.
 
     ``Runner.train`` keeps what is built already.
     """
+    if isinstance(runner, RLARunner):
+        runner.prepare_weights()
     with value_errors(source):
         _ = runner.train_loop  # this property builds the loop
         runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)

@@ -166,7 +166,7 @@ class RLARunner(Runner):
     def train(self) -> nn.Module:
         """Train the model. Its weights are found before any data is read."""
         with self._clear_errors(self.work_dir):
-            self._prepare_weights()
+            self.prepare_weights()
             return super().train()
 
     def val(self) -> dict:
@@ -181,7 +181,7 @@ class RLARunner(Runner):
 
     # Loading and resuming
 
-    def _prepare_weights(self) -> None:
+    def prepare_weights(self) -> None:
         """Initialize the model, and find out which of its parts are new.
 
         mmengine wraps the model in DDP before it loads weights. Which parameters train
