@@ -70,7 +70,7 @@ def _epochs(iterations: int, images: int, batch: int, least: int) -> int:
 
 
 def base_path(name: str) -> str:
-    """The path of one of mmrla's configs, in the clone or in the installed package."""
+    """The path of a config of mmrla, in the clone or in the installed package."""
     return str(REPO / 'configs' / name)
 
 
