@@ -3,6 +3,7 @@ import logging
 
 import pytest
 import torch
+from mmengine.registry import DefaultScope
 
 import mmrla  # noqa: F401
 from support.malicious import Malicious
@@ -17,6 +18,13 @@ def _quiet_and_repeatable():
     """Log errors only, because mmengine logs every initial value, and set a fixed seed."""
     logging.getLogger('mmengine').setLevel(logging.ERROR)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_default_scope():
+    """Forget the default scope that a test set, because it changes what a later test builds."""
+    yield
+    DefaultScope._instance_dict.clear()
 
 
 @pytest.fixture(autouse=True)
