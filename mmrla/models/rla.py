@@ -242,6 +242,7 @@ class RLAStage(BaseModule):
         config: The settings of the hidden path.
         recurrent: The convolution of ``g2``. By default the stage builds its
             own.
+        forms: The forms in which h is read, ``'plain'`` or ``'memory_saving'``.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
         init_cfg: As in mmengine. The default is that of the paper's ResNets.
@@ -254,6 +255,7 @@ class RLAStage(BaseModule):
                  num_updates: int,
                  config: RLAConfig,
                  recurrent: Optional[nn.Module] = None,
+                 forms: str = 'memory_saving',
                  conv_cfg: Optional[dict] = None,
                  norm_cfg: dict = dict(type='BN'),
                  init_cfg: Optional[dict] = dict(type='Kaiming', layer='Conv2d')) -> None:
@@ -262,6 +264,7 @@ class RLAStage(BaseModule):
         self.config = config
         self.channels = k
         self.stride = stride
+        self.forms = forms
         self.variant = VARIANTS[config.variant]
         if recurrent is not None and (config.cell != 'conv' or not config.shared):
             raise ValueError(f'rla.cell={config.cell!r}, rla.shared={config.shared!r}: this '
@@ -343,7 +346,7 @@ class RLAStage(BaseModule):
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``."""
         hidden = Exchange()
         if self.config.exchange:
-            hidden.term = choose_forms('memory_saving', x).read(self.readers[t], state[0])
+            hidden.term = choose_forms(self.forms, x).read(self.readers[t], state[0])
         out = block(x, hidden=hidden)
         if t < len(self.norms):
             features = BlockFeatures(hidden.features.residual, hidden.features.shortcut, out)

@@ -44,8 +44,12 @@ class RLABlock(BaseModule):
 
         Returns:
             list[tuple[nn.Module, nn.Module]]: Empty if the branch has other layers than
-            these and ReLUs between them.
+            these, ReLUs between them and the :meth:`tail`.
         """
+        return []
+
+    def tail(self) -> List[nn.Module]:
+        """The layers of the residual branch after its last norm."""
         return []
 
     def forward(self, x: Tensor, hidden: Optional[Exchange] = None) -> Tensor:

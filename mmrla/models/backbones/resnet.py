@@ -136,8 +136,8 @@ class BasicBlock(ResidualBlock):
         return forms.last_conv_norm(self.conv2, self.norm2, out, self.tail())
 
     def branch(self) -> List[Tuple[nn.Module, nn.Module]]:
-        """The convolutions and norms of the residual branch; empty with an attention."""
-        return [] if self.tail() else [(self.conv1, self.norm1), (self.conv2, self.norm2)]
+        """The convolutions of the residual branch, each with its norm."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
 
 class Bottleneck(ResidualBlock):
@@ -238,8 +238,8 @@ class Bottleneck(ResidualBlock):
         return forms.last_conv_norm(self.conv3, self.norm3, out, self.tail())
 
     def branch(self) -> List[Tuple[nn.Module, nn.Module]]:
-        """The convolutions and norms of the residual branch; empty with other layers."""
-        if self.attention is not None or any(self.plugin_names.values()):
+        """The convolutions of the residual branch, each with its norm; empty with plugins."""
+        if any(self.plugin_names.values()):
             return []
         return [(self.conv1, self.norm1), (self.conv2, self.norm2), (self.conv3, self.norm3)]
 
@@ -286,6 +286,9 @@ class RLAResNet(DetectionBackbone):
             stages, for a classifier. A detector does not need it.
         extra_channels: Added to the width of every stage, before expansion; 8
             gives the "channel + 32" ResNet-50 of the paper's ablation.
+        memory_saving: Whether layers are computed in memory-saving forms
+            (:mod:`mmrla.models.lean`), which give the same values. By default they
+            are, unless the network is mmdet's, without hidden path and attention.
 
     Example:
         >>> import torch
@@ -333,13 +336,15 @@ class RLAResNet(DetectionBackbone):
                  rla: Optional[Dict[str, Any]] = dict(channels=32, variant='v1'),
                  attention: Optional[Dict[str, Any]] = None,
                  out_hidden: bool = False,
-                 extra_channels: int = 0) -> None:
+                 extra_channels: int = 0,
+                 memory_saving: Optional[bool] = None) -> None:
         self._check(depth, num_stages, strides, dilations, out_indices, style,
                     frozen_stages, dcn, stage_with_dcn, plugins)
         check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
         check_extra_channels(extra_channels)
         check_attention(attention)
+        check_choice('memory_saving', memory_saving, (None, True, False))
         rla_config = RLAConfig.parse(rla)
         if out_hidden and rla_config is None:
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
@@ -356,7 +361,9 @@ class RLAResNet(DetectionBackbone):
         self.deep_stem = deep_stem
         self.out_hidden = out_hidden
         self.base_channels = base_channels
-        self.forms = 'plain' if rla_config is None else 'memory_saving'
+        if memory_saving is None:
+            memory_saving = rla_config is not None or attention is not None
+        self.forms = 'memory_saving' if memory_saving else 'plain'
 
         stem_channels = stem_channels or base_channels
         self._make_stem_layer(in_channels, stem_channels, conv_cfg, norm_cfg)
@@ -484,6 +491,7 @@ class RLAResNet(DetectionBackbone):
                 stride=strides[i],
                 num_updates=num_blocks - (is_last and not self.out_hidden),
                 config=config,
+                forms=self.forms,
                 conv_cfg=conv_cfg,
                 norm_cfg=norm_cfg))
         return stages

@@ -31,7 +31,24 @@ def squeezed(channels: int, ratio: int) -> int:
     return channels // ratio
 
 
-class SE(nn.Module):
+class ChannelGate(nn.Module):
+    """An attention that scales each channel of each image.
+
+    The factors depend only on the means of the channels. A memory-saving form can
+    therefore compute them, and multiply the convolution before the attention by them,
+    without the attention's input (:mod:`mmrla.models.lean.gated`).
+    """
+
+    def factors(self, means: Tensor) -> Tensor:
+        """The factors of the channels, from their means, both of shape (N, C)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the channels of ``x``, of shape (N, C, H, W)."""
+        return x * self.factors(F.adaptive_avg_pool2d(x, 1).flatten(1))[..., None, None]
+
+
+class SE(ChannelGate):
     """Squeeze and excitation, without biases.
 
     The parameter counts of the SE-ResNets in the paper's tables do not include
@@ -50,13 +67,12 @@ class SE(nn.Module):
             nn.Linear(channels, narrow, bias=False), nn.ReLU(inplace=True),
             nn.Linear(narrow, channels, bias=False), nn.Sigmoid())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale the channels of ``x``, of shape (N, C, H, W)."""
-        scale = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
-        return x * scale[..., None, None]
+    def factors(self, means: Tensor) -> Tensor:
+        """The factors of the channels, from their means, both of shape (N, C)."""
+        return self.fc(means)
 
 
-class ECA(nn.Module):
+class ECA(ChannelGate):
     """Efficient channel attention: a 1-d convolution along the channels.
 
     Args:
@@ -76,11 +92,9 @@ class ECA(nn.Module):
             raise ValueError(f'attention.kernel_size={kernel_size!r} must be odd')
         self.conv = nn.Conv1d(1, 1, kernel_size, padding=kernel_size // 2, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale the channels of ``x``, of shape (N, C, H, W)."""
-        pooled = F.adaptive_avg_pool2d(x, 1).flatten(2)
-        scale = torch.sigmoid(self.conv(pooled.transpose(1, 2)).transpose(1, 2))
-        return x * scale[..., None]
+    def factors(self, means: Tensor) -> Tensor:
+        """The factors of the channels, from their means, both of shape (N, C)."""
+        return self.conv(means[:, None])[:, 0].sigmoid()
 
 
 class CBAM(nn.Module):

@@ -1,5 +1,6 @@
 """Conditions under which a memory-saving form may replace a layer's own computation."""
 import contextlib
+import os
 from typing import Iterator
 
 import torch
@@ -7,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _BatchNorm
 
-_plain_only = False
+# The environment variable turns off the memory-saving forms of all networks.
+_plain_only = os.environ.get('MMRLA_MEMORY_SAVING') == '0'
 
 
 @contextlib.contextmanager

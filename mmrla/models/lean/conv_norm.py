@@ -11,7 +11,9 @@ norm after a convolution ``C`` is ``y = a (C r) + b``, with a and b for each cha
       W y = (W a C) r + W b        r: the narrow input of C
           = (W a) z + W b          z = C r, the norm's input
 
-  and autograd saves r, or z, for C and the norm in any case.
+  and autograd saves r, or z, for C and the norm in any case. With a channel gate after
+  the norm, W and y have factors of their own for each image
+  (:mod:`~mmrla.models.lean.gated`).
 
 Each function uses the memory-saving form where it is exact, and calls the layers
 elsewhere: for norms other than batch norm, batch norms that synchronise between
@@ -19,17 +21,20 @@ processes, and layers with hooks.
 """
 import contextlib
 from dataclasses import dataclass
-from typing import ContextManager, NamedTuple, Optional, Sequence, Union
+from typing import ContextManager, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mmrla.models.layers.attention import ChannelGate
+
 from .batch_norm import has_fast_statistics, norm_with_statistics, per_channel
 from .conditions import has_hooks, is_affine, is_learning_alone, is_plain_conv, owned
 from .conditions import plain_path as plain_path  # callers import it from this module
 from .folding import fold, running_statistics, scale_and_offset
+from .gated import gated_norm, is_pointwise, means_after, pointwise, scale_channels
 
 
 def conv_with(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
@@ -145,8 +150,8 @@ def _full_precision(device_type: str) -> ContextManager:
 class NormedConv:
     """``y = norm(conv(r))``, with the factors that compute ``W y`` without y.
 
-    ``y = scale (matrix source) + offset``, without the scale or the matrix where that
-    is None.
+    ``y = factors (scale (matrix source) + offset)``, without the factors, the scale or
+    the matrix where that is None.
 
     Attributes:
         value: y, of shape (N, C, H, W). The block may modify it in place.
@@ -154,12 +159,14 @@ class NormedConv:
         offset: Shape (C,).
         scale: Shape (C,).
         matrix: Shape (C, w).
+        factors: Those of a channel gate, of shape (N, C).
     """
     value: Tensor
     source: Tensor
     offset: Tensor
     scale: Optional[Tensor] = None
     matrix: Optional[Tensor] = None
+    factors: Optional[Tensor] = None
 
     def plus(self, shortcut: Tensor) -> Tensor:
         """``y + shortcut``, in place."""
@@ -176,18 +183,21 @@ class NormedConv:
             y = F.conv2d(y, self.matrix[..., None, None])
         if self.scale is not None:
             y = y * per_channel(self.scale, y)
-        return y + per_channel(self.offset, y)
+        y = y + per_channel(self.offset, y)
+        return y if self.factors is None else y * self.factors[..., None, None]
 
     def _weighted(self, weight: Tensor) -> Tensor:
-        """``W y`` for a W of shape (k, C), which is multiplied by the small factors first."""
+        """``W y`` for a W of shape (k, C), which is multiplied by the small tensors first."""
         with _full_precision(self.source.device.type):
+            if self.factors is not None:
+                weight = weight * self.factors[:, None]
             bias = weight @ self.offset
             if self.scale is not None:
                 weight = weight * self.scale
             if self.matrix is not None:
                 weight = weight @ self.matrix
         weight, bias = weight.to(self.source.dtype), bias.to(self.source.dtype)
-        return F.conv2d(self.source, weight.view(*weight.shape, 1, 1), bias)
+        return pointwise(self.source, weight, bias)
 
 
 class FusedConv(NamedTuple):
@@ -212,34 +222,95 @@ class FusedConv(NamedTuple):
 Feature = Union[Tensor, NormedConv, FusedConv]
 
 
-def _composing_pays(conv: nn.Module, r: Tensor) -> bool:
-    """Whether ``(W a C) r`` is cheaper than ``(W a) z``, including the composition."""
-    if not is_plain_conv(conv) or conv.bias is not None or conv.groups != 1:
-        return False
-    if not conv.kernel_size == conv.stride == (1, 1):
+def _composing_pays(conv: nn.Module, r: Tensor, gate: Optional[ChannelGate] = None) -> bool:
+    """Whether ``(W a C) r`` is cheaper than ``(W a) z``, including the composition.
+
+    With a gate, each image has a composition of its own.
+    """
+    if not is_pointwise(conv):
         return False
     channels, width = conv.out_channels, conv.in_channels
-    pixels = r.numel() // width
+    pixels = r.numel() // width if gate is None else r[0, 0].numel()
     return pixels * (channels - width) > 2 * channels * width
 
 
-def last_conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor) -> Feature:
-    """``norm(conv(r))``, in a form that can be convolved without being saved."""
-    composing_pays = _composing_pays(conv, r)
+def folded_conv(r: Tensor, weight: Tensor, bias: Tensor,
+                gate: Optional[ChannelGate] = None) -> NormedConv:
+    """A pointwise convolution with a folded norm, and the gate after it.
+
+    Args:
+        r: Shape (N, w, H, W).
+        weight: ``a C``, of shape (C, w, 1, 1).
+        bias: b, of shape (C,).
+        gate: A channel gate without hooks, or None.
+    """
+    matrix = weight.flatten(1)
+    if gate is None:
+        return NormedConv(pointwise(r, matrix, bias), r, bias, matrix=matrix)
+    factors = gate.factors(F.linear(r.mean((2, 3)), matrix, bias))
+    value = pointwise(r, matrix * factors[..., None], bias * factors)
+    return NormedConv(value, r, bias, matrix=matrix, factors=factors)
+
+
+Gated = Tuple[Tensor, Tensor, Tensor, Optional[Tensor]]
+
+
+def _learning_norm(conv: nn.Module, norm: _BatchNorm, r: Tensor, z: Tensor,
+                   gate: Optional[ChannelGate]) -> Gated:
+    """A norm in training mode and the gate after it: y, the norm's a and b, the factors."""
+    y, mean, invstd = norm_with_statistics(norm, z)
+    scale, offset = scale_and_offset(norm, mean, invstd)
+    if gate is None:
+        return y, scale, offset, None
+    factors = gate.factors(means_after(conv, r, z) * scale + offset)
+    return scale_channels(y, factors, z, scale, offset), scale, offset, factors
+
+
+def _fixed_norm(conv: nn.Module, norm: _BatchNorm, r: Tensor, z: Tensor,
+                gate: Optional[ChannelGate]) -> Gated:
+    """A norm in eval mode and the gate after it: y, the norm's a and b, the factors."""
+    scale, offset = scale_and_offset(norm, *running_statistics(norm))
+    if gate is None:
+        return norm(z), scale, offset, None
+    factors = gate.factors(means_after(conv, r, z) * scale + offset)
+    return gated_norm(norm, z, factors, scale, offset), scale, offset, factors
+
+
+def last_conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor,
+                   gate: Optional[ChannelGate] = None) -> Feature:
+    """``gate(norm(conv(r)))``, in a form that can be convolved without being saved.
+
+    Args:
+        conv: The branch's last convolution.
+        norm: Its norm.
+        r: Shape (N, w, H, W).
+        gate: A channel gate without hooks, or None.
+    """
+    composing_pays = _composing_pays(conv, r, gate) and conv.bias is None
     if composing_pays and _folds(conv, norm, r):
         weight, bias, _ = fold(conv, norm)
-        return NormedConv(conv_with(conv, r, weight, bias), r, bias, matrix=weight.flatten(1))
+        return folded_conv(r, weight, bias, gate)
     z = conv(r)
-    if has_hooks(conv) or not is_affine(norm):
-        return norm(z)
-    if norm.training and not is_learning_alone(norm, z):
-        return norm(z)
-    value, mean, invstd = (norm_with_statistics(norm, z) if norm.training
-                           else (norm(z), *running_statistics(norm)))
-    scale, offset = scale_and_offset(norm, mean, invstd)
+    if has_hooks(conv) or not is_affine(norm) or (
+            norm.training and not is_learning_alone(norm, z)):
+        return apply_layers([norm] if gate is None else [norm, gate], z)
+    normed = _learning_norm if norm.training else _fixed_norm
+    value, scale, offset, factors = normed(conv, norm, r, z, gate)
     if composing_pays:
-        return NormedConv(value, r, offset, scale, conv.weight.flatten(1))
-    return NormedConv(value, z, offset, scale)
+        return NormedConv(value, r, offset, scale, conv.weight.flatten(1), factors)
+    return NormedConv(value, z, offset, scale, factors=factors)
+
+
+def last_fused_conv(conv: nn.Module, r: Tensor, gate: Optional[ChannelGate] = None) -> Feature:
+    """:func:`last_conv_norm` of a fused block, whose norm is a part of the convolution.
+
+    A graph that is traced must not depend on the size of r, so it gets the layers.
+    """
+    if gate is None:
+        return FusedConv(owned(conv, conv(r)), r)
+    if torch.compiler.is_compiling() or not _composing_pays(conv, r, gate):
+        return gate(conv(r))
+    return folded_conv(r, conv.weight, conv.bias, gate)
 
 
 def apply_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:

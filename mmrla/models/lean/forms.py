@@ -12,15 +12,17 @@ from typing import Callable, Optional, Sequence
 
 from torch import Tensor, nn
 
-from .conditions import may_save_memory, owned
+from mmrla.models.layers.attention import ChannelGate
+
+from .conditions import has_hooks, may_save_memory
 from .conv_norm import (
     Feature,
-    FusedConv,
     Term,
     apply_layers,
     conv_norm,
     conv_plus,
     last_conv_norm,
+    last_fused_conv,
     read,
     sequence,
 )
@@ -75,6 +77,11 @@ class PlainForms:
         return pool(relu(x))
 
 
+def is_gate(tail: Sequence[nn.Module]) -> bool:
+    """Whether the layers after the last norm are a single channel gate without hooks."""
+    return len(tail) == 1 and isinstance(tail[0], ChannelGate) and not has_hooks(tail[0])
+
+
 class MemorySavingForms(PlainForms):
     """The same values, with fewer tensors computed and saved for backward."""
 
@@ -88,9 +95,9 @@ class MemorySavingForms(PlainForms):
     def last_conv_norm(self, conv: nn.Module, norm: nn.Module, r: Tensor,
                        tail: Sequence[nn.Module] = ()) -> Feature:
         """y, in a form that can be convolved without being saved where no tail needs it."""
-        if tail:
-            return apply_layers(tail, conv_norm(conv, norm, r))
-        return last_conv_norm(conv, norm, r)
+        if not tail or is_gate(tail):
+            return last_conv_norm(conv, norm, r, *tail)
+        return apply_layers(tail, conv_norm(conv, norm, r))
 
     def add(self, y: Feature, shortcut: Tensor) -> Tensor:
         """``y + shortcut``, in place where the hidden path does not need y itself."""
@@ -98,7 +105,7 @@ class MemorySavingForms(PlainForms):
 
 
 class FusedForms(PlainForms):
-    """A block whose norms are folded, in a stage that reads r instead of y."""
+    """A block whose norms are folded. Its stage reads r instead of y, or not y at all."""
 
     def conv_norm(self, conv: nn.Module, norm: nn.Module, x: Tensor,
                   term: Optional[Term] = None) -> Tensor:
@@ -107,12 +114,12 @@ class FusedForms(PlainForms):
 
     def last_conv_norm(self, conv: nn.Module, norm: nn.Module, r: Tensor,
                        tail: Sequence[nn.Module] = ()) -> Feature:
-        """``conv(r)`` with r; a fused block has no tail."""
-        return FusedConv(owned(conv, conv(r)), r)
+        """``conv(r)``, and the gate after it if there is one; a fused block has no other tail."""
+        return last_fused_conv(conv, r, *tail)
 
-    def add(self, y: FusedConv, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``, in place."""
-        return y.plus(shortcut)
+    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``, in place where the hidden path does not need y itself."""
+        return y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
 
 
 FORMS = dict(plain=PlainForms(), memory_saving=MemorySavingForms(), fused=FusedForms())

@@ -11,9 +11,12 @@
   the narrow input r of the block's last convolution C, since
   ``W (C r + b) = (W C) r + W b``.
 
+- A channel gate (SE, ECA) multiplies the weights of the convolution before it instead of
+  the convolution's output (:mod:`~mmrla.models.lean.gated`).
+
 The other layers stay as they are: norms other than batch norm, convolutions that
-compute their weights (deformable, standardised), attention after the last norm, the
-variants that read x' or the shortcut.
+compute their weights (deformable, standardised), other attention. The variants that read
+x' or the shortcut read them.
 """
 from typing import List, Sequence, Set
 
@@ -28,6 +31,8 @@ from mmrla.models.backbones.blocks import RLABlock
 from mmrla.models.rla import RLAStage
 
 from .folding import fold
+from .forms import is_gate
+from .gated import is_pointwise
 
 
 @torch.no_grad()
@@ -55,10 +60,13 @@ def fuse(model: nn.Module) -> nn.Module:
                 reader.weight.mul_(_fold_in_place(conv, norm).view(-1, 1, 1, 1))
                 _replace(backbone, norm, nn.Identity())
     _fold_neighbours(model, {joint.norm for backbone in backbones for joint in backbone.joints()})
-    for backbone in backbones:
-        for stage, blocks in backbone.hidden_stages():
-            if _composes(stage, blocks):
-                _compose(stage, blocks)
+    hidden = [stage for backbone in backbones for stage in backbone.hidden_stages()]
+    for stage, blocks in hidden:
+        _compose(stage, blocks)
+    with_hidden_path = {block for _, blocks in hidden for block in blocks}
+    for block in set(model.modules()) - with_hidden_path:
+        if _is_folded(block):
+            block.forms = 'fused'
     return model
 
 
@@ -117,31 +125,32 @@ def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def _composes(stage: RLAStage, blocks: Sequence[nn.Module]) -> bool:
-    """Whether the stage can compute ``W y`` from the input of each last convolution."""
-    if not stage.norms or stage.variant.source != 'residual':
+def _is_folded(block: nn.Module) -> bool:
+    """Whether a block is convolutions with folded norms, and a channel gate or nothing."""
+    if not isinstance(block, RLABlock) or block.forms == 'fused' or not block.branch():
         return False
-    compress = stage.compress if isinstance(stage.compress, ModuleList) else [stage.compress]
-    return all(map(_is_plain, compress)) and all(map(_ends_in_pointwise_conv, blocks))
-
-
-def _ends_in_pointwise_conv(block: nn.Module) -> bool:
-    """Whether a block is convolutions with folded norms, the last of size and stride 1."""
-    branch = block.branch() if isinstance(block, RLABlock) else []
-    if not branch or block.forms == 'fused':
-        return False
-    last = branch[-1][0]
-    return (all(type(norm) is nn.Identity for _, norm in branch) and _is_plain(last)
-            and last.kernel_size == last.stride == (1, 1) and last.groups == 1)
+    return (all(type(norm) is nn.Identity for _, norm in block.branch())
+            and (not block.tail() or is_gate(block.tail())))
 
 
 def _compose(stage: RLAStage, blocks: Sequence[nn.Module]) -> None:
-    """Let the stage read the input of each block's last convolution."""
-    stage.compress = ModuleList([
-        _composed(stage.of_block(stage.compress, t), block.branch()[-1][0])
-        for t, block in enumerate(list(blocks)[:len(stage.norms)])])
-    for block in blocks:
+    """Let the stage read the input of a block's last convolution where it reads y.
+
+    A block with a channel gate composes ``W y`` when it is called, from the factors of
+    each image.
+    """
+    compress = [stage.of_block(stage.compress, t) for t in range(len(stage.norms))]
+    for t, block in enumerate(blocks):
+        if not _is_folded(block):
+            continue
+        if t < len(compress) and stage.variant.source == 'residual' and not block.tail():
+            last = block.branch()[-1][0]
+            if not (is_pointwise(last) and _is_plain(compress[t])):
+                continue
+            compress[t] = _composed(compress[t], last)
         block.forms = 'fused'
+    if any(each is not stage.of_block(stage.compress, t) for t, each in enumerate(compress)):
+        stage.compress = ModuleList(compress)
 
 
 def _composed(compress: nn.Conv2d, last: nn.Conv2d) -> nn.Conv2d:
