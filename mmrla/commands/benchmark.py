@@ -7,8 +7,9 @@ r"""Compare the cost of models: time, memory and multiply-adds.
     python tools/benchmark.py configs/pretrain/{r50,se_r50,eca_r50,rla_r50}_imagenet.py \\
         --batch 8 --size 224 224 --json time.json      # the paper's throughput table
 
-Every figure is also given as a ratio to the first config. A config is a file, or
-the name of a config of an installed package. All models are built in one process
+Every figure is also given as a ratio to the first config. With --efficient-conv-bn-eval
+a second baseline is measured as well: the first config with mmengine's own folding of norms
+in eval mode. A config is a file, or the name of a config of an installed package. All models are built in one process
 and are measured in turn, round by round, on the same images, because the speed of
 a machine varies over time.
 """
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
+from mmengine.model.efficient_conv_bn_eval import turn_on_efficient_conv_bn_eval_for_single_model
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
@@ -41,6 +43,7 @@ from mmrla.weights.writing import write_file
 from .configs import read_config
 
 MODES = ('train', 'infer', 'fused')
+EFFICIENT = 'efficient_conv_bn_eval'
 
 
 def images_and_boxes(batch: int, size: Sequence[int]) -> dict:
@@ -103,9 +106,10 @@ class Subject:
     Args:
         name: The config.
         args: Arguments of the command.
+        efficient: Whether to turn on mmengine's ``efficient_conv_bn_eval``.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace) -> None:
+    def __init__(self, name: str, args: argparse.Namespace, efficient: bool = False) -> None:
         cfg = read_config(name)
         cfg.merge_from_dict(args.cfg_options)
         batch = batch_for(cfg, args)
@@ -121,6 +125,9 @@ class Subject:
             cfg.model.setdefault('data_preprocessor', dict(
                 type='ClsDataPreprocessor', **cfg.get('data_preprocessor', {})))
         self.model = MODELS.build(cfg.model).to(self.device, memory_format=self.layout)
+        if efficient:
+            self.name += f' + {EFFICIENT}'
+            turn_on_efficient_conv_bn_eval_for_single_model(self.model)
         self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
         self.fused = None
 
@@ -311,8 +318,10 @@ def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str,
     Returns:
         list[dict]: For each subject its ``name``, ``counts``, ``ratios`` (of the
         counts to those of the first subject) and ``times`` (the quartiles of the
-        seconds and of their ratios, by mode).
+        seconds and of their ratios, by mode). With the second baseline, ``ratios_to_second``
+        and ``ratio_to_second`` are those to the second subject.
     """
+    baselines = {'': 0, '_to_second': 1} if args.efficient_conv_bn_eval else {'': 0}
     rows = [dict(name=subject.name, counts=subject.counts(args.modes), times={})
             for subject in subjects]
     if 'train' in args.modes:
@@ -321,11 +330,14 @@ def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str,
     for mode in args.modes:
         times = interleaved([subject.call(mode) for subject in subjects], args.rounds,
                             args.warm_up)
-        for row, column, ratio in zip(rows, times.T, (times / times[:, :1]).T, strict=True):
-            row['times'][mode] = dict(seconds=quartiles(column), ratio=quartiles(ratio))
+        for row, column in zip(rows, times.T, strict=True):
+            row['times'][mode] = dict(seconds=quartiles(column), **{
+                f'ratio{suffix}': quartiles(column / times[:, place])
+                for suffix, place in baselines.items()})
     for row in rows:
-        row['ratios'] = {name: value / max(1, rows[0]['counts'][name])
-                         for name, value in row['counts'].items()}
+        for suffix, place in baselines.items():
+            row[f'ratios{suffix}'] = {name: value / max(1, rows[place]['counts'][name])
+                                      for name, value in row['counts'].items()}
     return rows
 
 
@@ -340,6 +352,12 @@ def table(rows: List[Dict[str, Any]]) -> str:
             low, middle, high = found['ratio']
             lines[f'{mode}, s'].append(
                 f'{found["seconds"][1]:.3f}, {middle:.3f} ({low:.3f} to {high:.3f})')
+        for name, value in row.get('ratios_to_second', {}).items():
+            lines[f'{name} / {EFFICIENT}'].append(f'{value:.3f}')
+        for mode, found in row['times'].items():
+            if 'ratio_to_second' in found:
+                low, middle, high = found['ratio_to_second']
+                lines[f'{mode} / {EFFICIENT}'].append(f'{middle:.3f} ({low:.3f} to {high:.3f})')
     widths = [max(len(values[i]) for values in lines.values()) for i in range(len(rows))]
     first = max(map(len, lines))
     return '\n'.join(
@@ -361,6 +379,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--rounds', type=int, default=9, help='measured rounds')
     parser.add_argument('--warm-up', type=int, default=2, help='rounds before the measured ones')
     parser.add_argument('--fuse', action='store_true', help='short for --modes fused')
+    parser.add_argument('--efficient-conv-bn-eval', action='store_true',
+                        help="measure the first config also with mmengine's folding of norms in "
+                        'eval mode, as a second baseline')
     parser.add_argument('--channels-last', action='store_true',
                         help='with --backbone: weights and images in channels_last')
     parser.add_argument('--return-memory', action='store_true',
@@ -398,7 +419,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         keep_freed_memory()
     from mmdet.utils import register_all_modules
     register_all_modules(init_default_scope=False)
-    rows = measure([Subject(name, args) for name in args.configs], args)
+    subjects = [Subject(name, args) for name in args.configs]
+    if args.efficient_conv_bn_eval:
+        subjects.insert(1, Subject(args.configs[0], args, efficient=True))
+    rows = measure(subjects, args)
     print(table(rows))
     if args.json:
         content = json.dumps(dict(settings=settings_of(args), models=rows), indent=2)

@@ -48,6 +48,10 @@ REBUILD = ('python3 tools/setup_env.py in a clone of mmrla, or MMCV_WITH_OPS=1 p
            '--no-build-isolation --no-cache-dir --force-reinstall --no-deps mmcv==2.1.0')
 
 
+SWITCH = ('set MMRLA_MEMORY_SAVING=0 in the environment, or model.backbone.memory_saving=False, '
+          'and report it with this line')
+
+
 class Finding(NamedTuple):
     """The result of one check.
 
@@ -69,6 +73,9 @@ def build_parser() -> argparse.ArgumentParser:
         description='Check the installation, and name the command that fixes each problem.')
     parser.add_argument('--offline', action='store_true',
                         help='do not try to reach the hosts of pretrained weights')
+    parser.add_argument('--forms', action='store_true',
+                        help='compare the memory-saving and the plain forms of the backbone on '
+                        'this machine, which takes half a minute')
     return parser
 
 
@@ -193,6 +200,21 @@ def check_package_itself() -> Finding:
     return Finding(OK, 'mmrla', f'{answer["version"]} at {Path(answer["path"]).parent}')
 
 
+def check_forms() -> Iterator[Finding]:
+    """The memory-saving forms of the backbone, on this machine's device."""
+    answer, error = ask('from mmrla.models.lean.compare import main; main()')
+    if answer is None:
+        yield Finding(PROBLEM, 'memory-saving forms', error, SWITCH)
+        return
+    for case, found in answer['cases'].items():
+        text = (f'{case}, {answer["device"]}: differ by {found["difference"]:.0e} from the plain '
+                f'forms; {found["time"]:.2f} of their time, {found["saved"]:.2f} of the tensors '
+                'saved for backward')
+        is_exact = found['difference'] <= answer['tolerance']  # False for NaN
+        yield Finding(OK if is_exact else PROBLEM, 'memory-saving forms', text,
+                      '' if is_exact else SWITCH)
+
+
 def check_extras() -> Iterator[Finding]:
     """Packages that single commands need."""
     for name, purpose in EXTRAS:
@@ -232,7 +254,7 @@ def check_weights() -> Iterator[Finding]:
                           '--pretrained')
 
 
-def findings(offline: bool) -> Iterator[Finding]:
+def findings(offline: bool, forms: bool = False) -> Iterator[Finding]:
     """Run all checks."""
     yield check_python()
     yield from check_packages()
@@ -243,6 +265,8 @@ def findings(offline: bool) -> Iterator[Finding]:
     yield from check_machine()
     if not offline:
         yield from check_weights()
+    if forms:
+        yield from check_forms()
 
 
 def lines_of(finding: Finding, width: int) -> List[str]:
@@ -261,7 +285,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     problems = 0
-    for finding in findings(args.offline):
+    for finding in findings(args.offline, args.forms):
         print('\n'.join(lines_of(finding, 22)), flush=True)
         problems += finding.level == PROBLEM
     print(f'{problems} problem{"s" * (problems != 1)}' if problems else 'no problems')
