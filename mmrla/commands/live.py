@@ -33,6 +33,17 @@ def is_quiet() -> bool:
     return os.environ.get(SCREEN) == 'summary'
 
 
+def short_path(path: str) -> str:
+    """A path relative to the current folder, if it is below it."""
+    relative = os.path.relpath(path) if path else ''
+    return str(path) if relative.startswith('..') else relative
+
+
+def counted(count: int, name: str) -> str:
+    """A number and what it counts, such as 2 processes."""
+    return f'{count} {name}' if count == 1 else f'{count} {name}{"es" if name[-1] == "s" else "s"}'
+
+
 class QuietLogs:
     """A runner whose log shows errors only on the screen; a mixin for runners."""
 
@@ -140,9 +151,10 @@ class LiveScreen(Hook):
             device = f'{get_world_size()} x {torch.cuda.get_device_name()}'
         else:
             threads = torch.get_num_threads()
-            device = f'{device}, {get_world_size()} process(es), {threads} thread(s) each'
-        return [*facts, ('device', device), ('written', f'{runner.work_dir}, log in '
-                                             f'{runner.timestamp}/')]
+            device = (f'{device}, {counted(get_world_size(), "process")}, '
+                      f'{counted(threads, "thread")} each')
+        return [*facts, ('device', device),
+                ('written', f'{short_path(runner.work_dir)}, log in {runner.timestamp}/')]
 
     @staticmethod
     def _data(loader: Any) -> str:
@@ -152,14 +164,15 @@ class LiveScreen(Hook):
             inner = inner.dataset
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
         place = getattr(inner, 'ann_file', '') or getattr(inner, 'data_root', '')
-        return (f'{len(dataset):,} images, {len(classes)} classes, batches of '
-                f'{loader.batch_sampler.batch_size if loader.batch_sampler else 1} ({place})')
+        batch = loader.batch_sampler.batch_size if loader.batch_sampler else 1
+        return (f'{len(dataset):,} images, {len(classes)} classes, batches of {batch} '
+                f'({short_path(place)})')
 
     @staticmethod
     def _schedule(runner: Runner) -> str:
         optimizer = runner.optim_wrapper.optimizer
         group = optimizer.param_groups[0]
-        return (f'{runner.max_epochs} epoch(s), {runner.max_iters:,} iterations, '
+        return (f'{counted(runner.max_epochs, "epoch")}, {runner.max_iters:,} iterations, '
                 f'{type(optimizer).__name__} at {group.get("initial_lr", group["lr"]):g}'
                 + (f', continued at epoch {runner.epoch + 1}' if runner.epoch else ''))
 
@@ -169,7 +182,9 @@ class LiveScreen(Hook):
         columns = [TextColumn('{task.description}'), BarColumn(bar_width=28),
                    MofNCompleteColumn(), TextColumn('{task.fields[text]}'), TextColumn('left'),
                    TimeRemainingColumn()]
+        # What is printed meanwhile goes to the log file, see printed_to_log.
         self.bar = Progress(*columns, console=self.console, transient=True,
+                            redirect_stdout=False, redirect_stderr=False,
                             disable=not self.console.is_terminal)
         self.task = self.bar.add_task(self.command, total=total, completed=done, text='')
         self.bar.start()
@@ -230,9 +245,10 @@ class LiveScreen(Hook):
     def after_train(self, runner: Runner) -> None:
         """Say where the result is."""
         self.stop()
+        folder = short_path(runner.work_dir)
         self.console.print(f'done in {self._minutes()} minutes. Next:\n'
-                           f'  mmrla report {runner.work_dir}\n'
-                           f'  mmrla predict {runner.work_dir} IMAGES', soft_wrap=True)
+                           f'  mmrla report {folder}\n'
+                           f'  mmrla predict {folder} IMAGES', soft_wrap=True)
 
     # Testing
 
