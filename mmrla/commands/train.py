@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
@@ -65,7 +65,19 @@ def add_backends(cfg: Config, names: Sequence[str]) -> None:
         visualizer = cfg.setdefault('visualizer', dict(type='Visualizer'))
         backends = visualizer.get('vis_backends') or [dict(type='LocalVisBackend')]
         if all(backend.get('type') != kind for backend in backends):
-            visualizer['vis_backends'] = [*backends, dict(type=kind)]
+            settings = mlflow_settings(cfg['work_dir']) if name == 'mlflow' else {}
+            visualizer['vis_backends'] = [*backends, dict(type=kind, **settings)]
+
+
+def mlflow_settings(work_dir: str) -> Dict[str, str]:
+    """Where MLflow writes: to the server that its own variable names, else to the work dir.
+
+    mmengine's default is a folder, which MLflow 3.17 refuses; a database is accepted.
+    """
+    folder = os.path.abspath(work_dir)
+    return dict(
+        tracking_uri=os.environ.get('MLFLOW_TRACKING_URI') or f'sqlite:///{folder}/mlflow.db',
+        artifact_location=f'file://{folder}/mlflow')
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
