@@ -286,10 +286,12 @@ class _Analysis:
             changed=tuple(changed))
 
     def norm_of(self, entry: Call) -> Optional[str]:
-        """The name of the batch norm that takes the output of the entry."""
-        return self._inner_name(next((
-            call for call in self.inside if isinstance(call.module, _BatchNorm)
-            and call.input == entry.output and self.record.once(call)), None))
+        """The name of the batch norm that takes the output of the entry, or a copy of it."""
+        def takes(call: Call) -> bool:
+            return (isinstance(call.module, _BatchNorm) and call.input is not None
+                    and call.input.without_copies(entry.output) == entry.output
+                    and self.record.once(call))
+        return self._inner_name(next(filter(takes, self.inside), None))
 
 
 Found = Tuple[Call, ResidualBlock]

@@ -52,9 +52,10 @@ def reader_for(entry: nn.Conv2d, block: ResidualBlock, channels: int,
         if tuple(out.shape[2:]) == block.entry_size:
             nn.init.zeros_(weight)
             return reader
-    raise ValueError(f'{block.name}.{block.entry} takes {block.in_size} to {block.entry_size} '
-                     'pixels, which neither its own padding nor a 1x1 convolution does; name '
-                     'another entry with model.backbone.blocks')
+    raise ValueError(f'the input of {block.name} has {block.in_size} pixels and the output of '
+                     f'its entry {block.entry} has {block.entry_size}; neither a convolution '
+                     'like the entry nor a 1x1 one of its stride takes h from the first to the '
+                     'second; name another entry with model.backbone.blocks')
 
 
 def stages_of(blocks: Sequence[ResidualBlock]) -> List[List[ResidualBlock]]:
@@ -184,6 +185,9 @@ class WithRLA(RLABackbone):
         if hasattr(network, 'rla'):
             raise ValueError(f'{type(network).__name__} has an attribute "rla"; a network of '
                              'mmrla takes rla=dict(...) itself')
+        if isinstance(network, nn.Sequential):
+            raise ValueError(f'{type(network).__name__} runs all of its children, and the hidden '
+                             'path becomes one of them; give a module that has it as a child')
         network.__class__ = class_with_rla(type(network))
         return network
 

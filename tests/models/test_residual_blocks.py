@@ -272,8 +272,8 @@ def test_other_networks_are_refused_with_one_clear_line(name):
 
 
 def test_a_network_without_convolutions_is_refused():
-    with pytest.raises(ValueError, match='Sequential has no Conv2d'):
-        WithRLA(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)))
+    with pytest.raises(ValueError, match='Linear has no Conv2d'):
+        WithRLA(nn.Linear(12, 3))
 
 
 def test_a_config_names_the_blocks():

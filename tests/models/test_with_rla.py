@@ -320,6 +320,9 @@ def test_a_network_may_be_given_itself_and_is_plain_after_an_error():
     (dict(rla=dict(channel=3)), ("'channel'", 'channels, variant')),
     (dict(rla=dict(exchange=False)), ('rla.exchange=False', 'out_hidden')),
     (dict(backbone=dict(type='RLAResNet', depth=18, base_channels=8)), ('RLAResNet', 'rla=dict')),
+    (dict(backbone=nn.Sequential(nn.Conv2d(3, 3, 1))), ('Sequential', 'give a module')),
+    (dict(blocks=[dict(block=r'layer\d\.\d', entry='conv2')]),
+     ('layer2.0', '(16, 16)', '(8, 8)', 'model.backbone.blocks')),
     (dict(input_shape=(4, 64, 64)), ('ResNet', '(4, 64, 64)', 'input_shape')),
 ])
 def test_a_wrong_value_is_named_with_the_fix(arguments, parts):
@@ -356,6 +359,48 @@ def test_a_fused_network_computes_the_same(name, randomise, image):
     assert left < norms or name in ('convnext', 'timm')
     for ours, other in zip(fused(image.double()), expected, strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-9, atol=1e-9)
+
+
+NAMED = {
+    'first': (R18, dict(block=r'layer\d\.\d', entry='conv1'), 'bn1'),
+    'second': (R50, dict(block=r'layer\d\.\d', entry='conv2'), 'bn2'),
+    'last': (R50, dict(block=r'layer1\.\d', entry='conv3'), 'bn3'),
+    'depthwise': (SMALL['cspnext'], dict(block=r'stage3\.1\.blocks\.\d',
+                                        entry='conv2.depthwise_conv.conv'),
+                  'conv2.depthwise_conv.bn'),
+}
+
+
+@pytest.mark.parametrize('name', NAMED)
+def test_a_network_is_fused_at_the_entries_that_the_config_names(name, randomise, image):
+    cfg, names, norm = NAMED[name]
+    net = randomise(build(dict(type='WithRLA', backbone=cfg, rla=dict(channels=4),
+                               blocks=[names]))).eval().double()
+    image, expected = image.double(), net(image.double())
+    fused = fuse(copy.deepcopy(net))
+    assert {step.block.norm for step in net._steps} == {norm}
+    assert {type(step.module.get_submodule(norm)) for step in fused._steps} == {nn.Identity}
+    for ours, other in zip(fused(image), expected, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        for reader in fused.readers():
+            reader.weight.zero_()
+    assert not torch.allclose(fused(image)[-1], expected[-1])  # h is a part of the comparison
+
+
+def test_a_norm_that_takes_a_copy_of_the_entrys_output_is_fused_with_it(randomise):
+    class Copying(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return x + self.norm(self.conv(x).clone())
+
+    blocks = nn.Sequential(Copying(), Copying())
+    net = WithRLA(Around(blocks, blocks), rla=dict(channels=2))
+    net, image = randomise(net).eval().double(), torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(fuse(copy.deepcopy(net))(image), net(image), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize('name', ['r18', 'cspnext'])
