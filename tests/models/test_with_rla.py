@@ -214,22 +214,39 @@ def test_several_instances_and_threads_do_not_mix(net, randomise, image):
     assert results == [True] * 15
 
 
-@pytest.mark.parametrize('cfg', [R50, dict(type='mmpretrain.ConvNeXt', arch='atto',
-                                           out_indices=(0, 1, 2, 3))], ids=['r50', 'convnext'])
-def test_recomputed_activations_give_the_same_gradients(cfg, randomise, image):
-    results, kept = [], []
-    for with_cp in (False, True):
+def timm_network(recomputed, **kwargs):
+    pytest.importorskip('timm')
+    plain = build(dict(type='mmpretrain.TIMMBackbone', **kwargs))
+    plain.timm_model.set_grad_checkpointing(recomputed)
+    return plain
+
+
+def network_with_cp(recomputed, **kwargs):
+    return build(dict(kwargs, with_cp=recomputed))
+
+
+@pytest.mark.parametrize('make, kwargs', [
+    (network_with_cp, R50),
+    (network_with_cp, dict(type='mmpretrain.ConvNeXt', arch='atto', out_indices=(0, 1, 2, 3))),
+    (timm_network, dict(model_name='resnet18', features_only=True)),
+    (timm_network, dict(model_name='resnet18')),
+    (timm_network, dict(model_name='convnext_atto'))],
+    ids=['r50', 'convnext', 'timm stages', 'timm resnet', 'timm convnext'])
+def test_recomputed_activations_give_the_same_gradients(make, kwargs, randomise):
+    image, results, kept = torch.randn(2, 3, 65, 64, dtype=torch.float64), [], []
+    for recomputed in (False, True):
         torch.manual_seed(0)
-        net = randomise(build(dict(type='WithRLA', backbone={**cfg, 'with_cp': with_cp},
-                                   rla=dict(channels=4)))).train().double()
+        net = WithRLA(make(recomputed, **kwargs), rla=dict(channels=4))
+        net = randomise(net).train().double()
+        assert {step.recompute for step in net._steps} == {recomputed}
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
-            net(image.double())
+            net(image)
         kept.append(sum(sizes))
-        results.append(outputs_and_gradients(net, image.double()))
-    for recomputed, stored in zip(*reversed(results), strict=True):
-        torch.testing.assert_close(recomputed, stored, rtol=1e-9, atol=1e-9)
+        results.append(outputs_and_gradients(net, image))
+    for ours, stored in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(ours, stored, rtol=1e-9, atol=1e-9)
     assert kept[1] < 0.6 * kept[0]
 
 
