@@ -420,9 +420,22 @@ def test_a_norm_that_takes_a_copy_of_the_entrys_output_is_fused_with_it(randomis
     torch.testing.assert_close(fuse(copy.deepcopy(net))(image), net(image), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize('name', ['r18', 'cspnext'])
+# Two stages are enough, and a compilation takes seconds.
+COMPILED = {
+    'r18': R18,
+    'resnext': {**X50, **dict(num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(0, 1))},
+    'regnet': dict(type='mmdet.RegNet', strides=(2, 2), dilations=(1, 1), out_indices=(0, 1),
+                   arch=dict(w0=16, wa=16.0, wm=2.5, group_w=8, depth=3, bot_mul=1.0)),
+    'cspnext': SMALL['cspnext'],
+    'convnext': dict(type='mmpretrain.ConvNeXt', arch=dict(depths=[2, 2], channels=[8, 16]),
+                     out_indices=(0, 1)),
+}
+
+
+@pytest.mark.parametrize('name', COMPILED)
 def test_compile_has_no_graph_break(name, randomise, image):
-    net = small(name, randomise).train()
+    net = randomise(build(dict(type='WithRLA', backbone=COMPILED[name], rla=dict(channels=4))))
+    net.train()
     expected = copy.deepcopy(net)(image)
     outs = torch.compile(net, backend='aot_eager', fullgraph=True)(image)
     for ours, other in zip(outs, expected, strict=True):

@@ -120,6 +120,7 @@ def test_frozen_random_values_are_found(torchvision_file):
     frozen = dict(MMDET, frozen_stages=1)
     net = WithRLA(dict(frozen), rla=RLA)
     assert net.keeps_random_values()
+    assert WithRLA(dict(MMDET), rla=RLA).keeps_random_values()  # norm_eval is True by default
     assert not WithRLA(dict(MMDET, norm_eval=False), rla=RLA).keeps_random_values()
     pretrained = WithRLA(dict(frozen), rla=RLA, init_cfg=dict(
         type='Pretrained', checkpoint=torchvision_file))
