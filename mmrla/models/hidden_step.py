@@ -110,7 +110,8 @@ class HiddenStep:
         if self.current.step is not self or term is None:
             return None
         self.current.term = None
-        return out.add_(term)
+        # Another hook may hold the convolution's output.
+        return out.add_(term) if len(module._forward_hooks) == 1 else out + term
 
     def compress(self, module: nn.Module, args: tuple, out: Tensor) -> Optional[Tensor]:
         """Hook of the branch or the shortcut: compress what it returned."""

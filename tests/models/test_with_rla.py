@@ -271,6 +271,17 @@ class Around(nn.Module):
         return self.function(x)
 
 
+def test_what_a_users_hook_holds_is_not_changed(net, image):
+    expected, held, conv = net(image), [], net.layer2[1].conv1
+    hook = conv.register_forward_hook(  # as if it were there before WithRLA
+        lambda module, args, out: held.append((args[0], out)), prepend=True)
+    outs = net(image)
+    hook.remove()
+    (x, out), = held
+    assert torch.equal(out, conv(x))
+    assert all(map(torch.equal, outs, expected))
+
+
 def test_replaced_norms_still_show_y(image, randomise):
     cfg = {**R18, 'norm_cfg': dict(type='SyncBN', requires_grad=True)}
     net = build(dict(type='WithRLA', backbone=cfg, norm_cfg=dict(type='SyncBN')))
