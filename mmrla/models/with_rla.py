@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 from mmcv.cnn import build_conv_layer
+from mmengine.dist import get_world_size
 from mmengine.logging import print_log
 from mmengine.model import ModuleList, initialize
 from mmengine.registry import MODELS
@@ -279,8 +280,16 @@ class WithRLA(RLABackbone):
     def set_new_parts(self, names: Iterable[str]) -> None:
         """Set which parts the loaded weights did not contain; freeze the others."""
         super().set_new_parts(names)
-        for stage in self._frozen_stages_of_path():
-            stage.requires_grad_('rla' in self.new_parts)
+        is_new, frozen = 'rla' in self.new_parts, self._frozen_stages_of_path()
+        now_train = is_new and not all(p.requires_grad for stage in frozen
+                                       for p in stage.parameters())
+        if now_train and get_world_size() > 1 and not self.is_wrapped_later:
+            raise RuntimeError(
+                'the loaded weights have no rla, so the hidden path along frozen stages must '
+                "train, but DDP was built without it; set runner_type='RLARunner', which builds "
+                'DDP after the weights are loaded')
+        for stage in frozen:
+            stage.requires_grad_(is_new)
         self.train(self.training)
 
     def _frozen_stages_of_path(self) -> List[RLAStage]:

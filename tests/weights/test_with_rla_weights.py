@@ -116,6 +116,17 @@ def test_what_is_frozen_depends_on_the_loaded_weights(copied, plain):
     assert find_new_parts(net, own) == ()
 
 
+def test_ddp_must_know_what_the_weights_let_train(plain, monkeypatch):
+    monkeypatch.setattr('mmrla.models.with_rla.get_world_size', lambda: 2)
+    WithRLA(dict(MMDET), rla=RLA).load_state_dict(plain.state_dict(), strict=False)
+    net = WithRLA(dict(MMDET, frozen_stages=1), rla=RLA)
+    with pytest.raises(RuntimeError, match="runner_type='RLARunner'"):
+        net.load_state_dict(plain.state_dict(), strict=False)
+    net.is_wrapped_later = True
+    net.load_state_dict(plain.state_dict(), strict=False)
+    assert all(parameter.requires_grad for parameter in net.rla.parameters())
+
+
 def test_frozen_random_values_are_found(torchvision_file):
     frozen = dict(MMDET, frozen_stages=1)
     net = WithRLA(dict(frozen), rla=RLA)
