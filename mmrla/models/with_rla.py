@@ -227,15 +227,12 @@ class WithRLA(RLABackbone):
 
     def _make_steps(self, stages: Sequence[Sequence[ResidualBlock]]) -> Iterator[HiddenStep]:
         """A step for each block."""
-        recomputed = self._take_over_checkpointing([
-            block.name for blocks in stages for block in blocks])
         size = stages[0][0].in_size
         for blocks, stage in zip(stages, self.rla, strict=True):
             for t, block in enumerate(blocks):
                 yield HiddenStep(
                     self.get_submodule(block.name), block, stage, t,
-                    before=stride_between(size, block.in_size), current=self._pass,
-                    recompute=block.name in recomputed)
+                    before=stride_between(size, block.in_size), current=self._pass)
                 size = block.out_size
 
     def hidden_stages(self) -> List[Tuple[RLAStage, List[nn.Module]]]:
@@ -251,18 +248,15 @@ class WithRLA(RLABackbone):
                             step.module.get_submodule(step.block.norm),
                             last_convolution(step.stage.readers[step.t]))
 
-    def _take_over_checkpointing(self, names: Sequence[str]) -> set:
-        """Turn checkpointing of and around blocks off; the names of those blocks."""
-        recomputed = set()
+    def _take_over_checkpointing(self) -> None:
+        """Turn checkpointing of and around blocks off; their steps recompute them with h."""
         for name, module in self.named_modules():
             flags = [flag for flag in CHECKPOINTING if vars(module).get(flag) is True]
-            related = [block for block in names if not name or block == name
-                       or block.startswith(f'{name}.') or name.startswith(f'{block}.')]
-            if flags and related:
-                recomputed.update(related)
-                for flag in flags:
-                    setattr(module, flag, False)
-        return recomputed
+            steps = [step for step in self._steps if flags and step.is_related(name)]
+            for step in steps:
+                step.recompute = True
+            for flag in flags if steps else ():
+                setattr(module, flag, False)
 
     def init_weights(self) -> None:
         """Set the initial values of both paths, then load the weights of ``init_cfg``."""
@@ -305,6 +299,7 @@ class WithRLA(RLABackbone):
     def train(self, mode: bool = True) -> 'WithRLA':
         """Set the training mode; frozen stages stay in eval mode."""
         super().train(mode)
+        self._take_over_checkpointing()
         for step in self._steps:
             step.attach()
         if self.rla in self.new_modules():

@@ -250,6 +250,16 @@ def test_recomputed_activations_give_the_same_gradients(make, kwargs, randomise)
     assert kept[1] < 0.6 * kept[0]
 
 
+def test_checkpointing_of_a_built_network_is_taken_over_by_train(randomise, image):
+    net = randomise(WithRLA(timm_network(False, model_name='resnet18'), rla=dict(channels=4)))
+    expected = outputs_and_gradients(net.train(), image)
+    net.timm_model.set_grad_checkpointing()
+    with pytest.raises(RuntimeError, match=r'recomputed .* set_grad_checkpointing'):
+        outputs_and_gradients(net, image)
+    for ours, theirs in zip(outputs_and_gradients(net.train(), image), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_the_whole_backbone_may_be_recomputed_but_no_part_of_it(net, image):
     expected = outputs_and_gradients(net, image)
     recomputed = outputs_and_gradients(
