@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mmrla.datasets import make_shapes
 from support import REPO, load_tool
 
 
@@ -78,6 +79,19 @@ test_dataloader = val_dataloader
 """
 
 
+# Resumes and tests with the scripts of the wheel. One process, because importing torch and mmdet
+# takes longer than either.
+SCRIPTS = """\
+import runpy, sys
+tools = sys.argv[1]
+for name, *words in (
+        ('train.py', 'mine.py', '--resume', '--cfg-options', 'train_cfg.max_epochs=2'),
+        ('test.py', 'mine.py', 'work_dirs/mine/epoch_2.pth')):
+    sys.argv = [name, *words]
+    runpy.run_path(f'{tools}/{name}', run_name='__main__')
+"""
+
+
 def test_a_wheel_trains_resumes_and_tests_from_an_empty_folder(installed, tmp_path):
     def run(*command):
         result = subprocess.run(command, cwd=tmp_path, env=installed, text=True,
@@ -85,20 +99,18 @@ def test_a_wheel_trains_resumes_and_tests_from_an_empty_folder(installed, tmp_pa
         assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
         return result.stdout + result.stderr
 
-    package = Path(run('python', '-c', 'import mmrla; print(mmrla.__path__[0])').strip())
+    find = 'import importlib.util; print(importlib.util.find_spec("mmrla").origin)'
+    package = Path(run('python', '-c', find).strip()).parent
     assert package.is_relative_to(installed['VIRTUAL_ENV'])
-    tools = package / '.mim/tools'
-    run('python', tools / 'make_shapes.py', 'data/shapes', '--train', '8', '--val', '2')
+    make_shapes(tmp_path / 'data/shapes', train=8, val=2)
     (tmp_path / 'mine.py').write_text(MINE)
-    run('python', tools / 'train.py', 'mine.py')
     # The launcher uses the interpreter of the active environment.
-    log = run(tools / 'dist_train.sh', 'mine.py', '1', '--resume', '--cfg-options',
-              'train_cfg.max_epochs=2')
+    run(package / '.mim/tools/dist_train.sh', 'mine.py', '1')
+    log = run('python', '-c', SCRIPTS, package / '.mim/tools')
     assert re.search(r'resumed epoch: 1\b', log)
     assert {path.name for path in tmp_path.glob('work_dirs/mine/*.pth')} == {
         'epoch_1.pth', 'epoch_2.pth'}
-    log = run('python', tools / 'test.py', 'mine.py', 'work_dirs/mine/epoch_2.pth')
-    assert 'coco/bbox_mAP' in log
+    assert 'Epoch(test)' in log and 'coco/bbox_mAP' in log
 
 
 def test_the_launcher_of_a_wheel_names_an_interpreter_without_mmrla(installed, tmp_path):

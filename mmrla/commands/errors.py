@@ -10,13 +10,16 @@ import os
 import re
 from typing import Iterator, Optional
 
-from mmrla.engine.config_checks import ConfigError
+from mmengine.registry import DefaultScope
+
+from mmrla.engine.config_checks import ConfigError, arguments_of, unknown_argument
 from mmrla.engine.errors import run_error
 
 # Set by a launcher of several processes, which prints the content of this file at the end.
 ERROR_FILE = 'MMRLA_ERROR_FILE'
 TRACEBACK = 'MMRLA_TRACEBACK'
-UNKNOWN_ARGUMENT = (r"(\w+): (?:\w+\.)?__init__\(\) got an unexpected keyword argument "
+# mmengine names the module before Python's message, which names the class or a parent of it.
+UNKNOWN_ARGUMENT = (r"(?:(\w+): )?(?:(\w+)\.)?__init__\(\) got an unexpected keyword argument "
                     r"'(\w+)'")
 # What wrong values in a config raise when modules are built from it.
 VALUE_ERRORS = (TypeError, ValueError, LookupError, AssertionError, AttributeError, ImportError,
@@ -70,8 +73,11 @@ def value_message(error: Exception) -> str:
     line = re.sub(r'^(\w+: )(?:\w+: )*(?=\w+: )', '', line)  # the innermost module is enough
     line = line.split('. Please check whether')[0]
     unknown = re.match(UNKNOWN_ARGUMENT, line)
-    if unknown:
-        return f'{unknown[1]} has no argument {unknown[2]}'
+    module = unknown and (unknown[1] or unknown[2])
+    if module:
+        scope = DefaultScope.get_current_instance()
+        return unknown_argument(module, unknown[3], arguments_of(
+            module, scope.scope_name if scope else 'mmengine'))
     return line or type(error).__name__
 
 

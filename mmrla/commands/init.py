@@ -23,12 +23,11 @@ from mmrla.datasets.errors import DataError
 from .config_template import Plan, config_text
 from .errors import clear_errors
 from .logs import silence_logs
-from .screen import console, table
+from .screen import SHOWN_ROWS, console, say, table
 
 DETECTORS = ('faster_rcnn', 'mask_rcnn', 'retinanet')
 # Below this memory (GB) of a GPU, images of 1333x800 do not fit with a useful batch.
 LARGE_GPU = 7.5
-SHOWN_CLASSES = 12
 
 
 class Sizes(NamedTuple):
@@ -100,10 +99,12 @@ def prepare(args: argparse.Namespace) -> Tuple[Dataset, List[str]]:
         notes.append(f'there is no validation part: {len(splits["val"].content["images"])} images '
                      'are held out, by a hash of their names')
     folder = args.out.with_suffix('').with_name(f'{args.out.stem}_annotations')
-    for name in ('train', 'val'):
-        if splits[name].path is None:
-            splits[name] = write_split(splits[name], folder / f'{name}.json')
-            notes.append(f'{name} annotations are written to {splits[name].path}')
+    written = [name for name in ('train', 'val') if splits[name].path is None]
+    for name in written:
+        splits[name] = write_split(splits[name], folder / f'{name}.json')
+    if written:
+        files = ' and '.join(f'{name}.json' for name in written)
+        notes.append(f'COCO-format annotations are written to {folder}/: {files}')
     return dataset._replace(splits=splits), notes
 
 
@@ -149,13 +150,13 @@ def show(dataset: Dataset, sizes: Dict[str, Sizes], notes: List[str]) -> None:
     counts = [(name, *(size.per_class[name] for size in sizes.values()))
               for name in dataset.classes]
     counts.sort(key=lambda row: -row[1])
-    shown = counts if len(counts) <= SHOWN_CLASSES else counts[:SHOWN_CLASSES - 2]
+    shown = counts if len(counts) <= SHOWN_ROWS else counts[:SHOWN_ROWS - 2]
     console.print(table('boxes per class', ('class', *sizes), shown))
     if len(shown) < len(counts):
-        console.print(f'... and {len(counts) - len(shown)} more; the rarest is '
-                      f'{counts[-1][0]!r} with {counts[-1][1]}')
+        say(f'... and {len(counts) - len(shown)} more; the rarest is '
+            f'{counts[-1][0]!r} with {counts[-1][1]}')
     for note in notes:
-        console.print(f'note: {note}')
+        say(f'note: {note}')
 
 
 def problems(dataset: Dataset) -> List[str]:
@@ -177,11 +178,11 @@ def run(args: argparse.Namespace) -> None:
     plan = make_plan(args, dataset, sizes['train'])
     show(dataset, sizes, notes)
     for line in problems(dataset):
-        console.print(line, soft_wrap=True)
+        say(line)
     args.out.write_text(config_text(dataset, plan, args.out))
-    console.print(f'\n{args.out}: {plan}')
-    console.print(f'next:  mmrla train {args.out}\n'
-                  f'       mmrla report work_dirs/{args.out.stem}')
+    say(f'\n{args.out}: {plan}')
+    say(f'next:  mmrla train {args.out}\n'
+        f'       mmrla report work_dirs/{args.out.stem}')
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

@@ -23,6 +23,7 @@ from rich.text import Text
 from mmrla.evaluation.report.runs import describe_backbone, describe_weights
 
 SCREEN = 'MMRLA_SCREEN'
+WIDE = 76  # columns of a screen that has room for more than the loss beside the bar
 FIGURES = (('mAP', 'AP'), ('mAP_50', 'AP50'), ('mAP_75', 'AP75'), ('mAP_s', 'small'),
            ('mAP_m', 'medium'), ('mAP_l', 'large'))
 
@@ -30,6 +31,17 @@ FIGURES = (('mAP', 'AP'), ('mAP_50', 'AP50'), ('mAP_75', 'AP75'), ('mAP_s', 'sma
 def is_quiet() -> bool:
     """Return whether the log goes to the log file only."""
     return os.environ.get(SCREEN) == 'summary'
+
+
+def short_path(path: str) -> str:
+    """A path relative to the current folder, if it is below it."""
+    relative = os.path.relpath(path) if path else ''
+    return str(path) if relative.startswith('..') else relative
+
+
+def counted(count: int, name: str) -> str:
+    """A number and what it counts, such as 2 processes."""
+    return f'{count} {name}' if count == 1 else f'{count} {name}{"es" if name[-1] == "s" else "s"}'
 
 
 class QuietLogs:
@@ -102,18 +114,19 @@ class LiveScreen(Hook):
 
     def __init__(self, command: str, config: str) -> None:
         self.command, self.config = command, config
-        self.console = Console(file=sys.stdout, highlight=False)
+        self.console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         self.bar: Optional[Progress] = None
         self.task: Any = None
         self.started = time.time()
-        self.has_header = False
+        self.headings: List[str] = []
 
     # Summary
 
     def before_run(self, runner: Runner) -> None:
         """Say what is run."""
         self.started = time.time()
-        self.console.print(f'[bold]mmrla {self.command}[/] {self.config}')
+        self.console.print(Text.assemble((f'mmrla {self.command}', 'bold'), f' {self.config}'),
+                           soft_wrap=True)
         for name, text in self.facts(runner):
             self.console.print(f'  {name:<9} {text}', soft_wrap=True)
 
@@ -138,9 +151,10 @@ class LiveScreen(Hook):
             device = f'{get_world_size()} x {torch.cuda.get_device_name()}'
         else:
             threads = torch.get_num_threads()
-            device = f'{device}, {get_world_size()} process(es), {threads} thread(s) each'
-        return [*facts, ('device', device), ('written', f'{runner.work_dir}, log in '
-                                             f'{runner.timestamp}/')]
+            device = (f'{device}, {counted(get_world_size(), "process")}, '
+                      f'{counted(threads, "thread")} each')
+        return [*facts, ('device', device),
+                ('written', f'{short_path(runner.work_dir)}, log in {runner.timestamp}/')]
 
     @staticmethod
     def _data(loader: Any) -> str:
@@ -150,14 +164,15 @@ class LiveScreen(Hook):
             inner = inner.dataset
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
         place = getattr(inner, 'ann_file', '') or getattr(inner, 'data_root', '')
-        return (f'{len(dataset):,} images, {len(classes)} classes, batches of '
-                f'{loader.batch_sampler.batch_size if loader.batch_sampler else 1} ({place})')
+        batch = loader.batch_sampler.batch_size if loader.batch_sampler else 1
+        return (f'{len(dataset):,} images, {len(classes)} classes, batches of {batch} '
+                f'({short_path(place)})')
 
     @staticmethod
     def _schedule(runner: Runner) -> str:
         optimizer = runner.optim_wrapper.optimizer
         group = optimizer.param_groups[0]
-        return (f'{runner.max_epochs} epoch(s), {runner.max_iters:,} iterations, '
+        return (f'{counted(runner.max_epochs, "epoch")}, {runner.max_iters:,} iterations, '
                 f'{type(optimizer).__name__} at {group.get("initial_lr", group["lr"]):g}'
                 + (f', continued at epoch {runner.epoch + 1}' if runner.epoch else ''))
 
@@ -167,7 +182,9 @@ class LiveScreen(Hook):
         columns = [TextColumn('{task.description}'), BarColumn(bar_width=28),
                    MofNCompleteColumn(), TextColumn('{task.fields[text]}'), TextColumn('left'),
                    TimeRemainingColumn()]
+        # What is printed meanwhile goes to the log file, see printed_to_log.
         self.bar = Progress(*columns, console=self.console, transient=True,
+                            redirect_stdout=False, redirect_stderr=False,
                             disable=not self.console.is_terminal)
         self.task = self.bar.add_task(self.command, total=total, completed=done, text='')
         self.bar.start()
@@ -187,16 +204,18 @@ class LiveScreen(Hook):
         """Update the bar."""
         if self.bar is None:
             return
-        history = runner.message_hub.log_scalars
-        text = []
-        if 'train/loss' in history:
-            text.append(f'loss {history["train/loss"].mean(50):.3f}')
-        rate = runner.optim_wrapper.param_groups[0]['lr']
-        text.append(f'rate {rate:.2g}')
-        if torch.cuda.is_available():
-            text.append(f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GB')
-        self.bar.update(self.task, completed=runner.iter + 1, text='  '.join(text),
+        self.bar.update(self.task, completed=runner.iter + 1, text=self._state(runner),
                         description=f'epoch {runner.epoch + 1}/{runner.max_epochs}')
+
+    def _state(self, runner: Runner) -> str:
+        """Loss, learning rate and memory; a narrow screen has room for the loss only."""
+        history = runner.message_hub.log_scalars
+        texts = [f'loss {history["train/loss"].mean(50):.3f}'] if 'train/loss' in history else []
+        if self.console.width >= WIDE:
+            texts.append(f'rate {runner.optim_wrapper.param_groups[0]["lr"]:.2g}')
+            if torch.cuda.is_available():
+                texts.append(f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GB')
+        return '  '.join(texts)
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Say that the bar rests."""
@@ -215,17 +234,21 @@ class LiveScreen(Hook):
 
     def _row(self, cells: List[Tuple[str, str]]) -> None:
         """Print a row; before the first one, the headings."""
-        if not self.has_header:
-            self.console.print(Text(''.join(f'{name:>9}' for name, _ in cells), 'bold'))
-            self.has_header = True
-        self.console.print(''.join(f'{text:>9}' for _, text in cells))
+        if self.console.is_terminal:
+            cells = fitting(cells, self.console.width)
+        headings = [name for name, _ in cells]
+        if headings != self.headings:
+            self.console.print(Text(line_of(cells, 0), 'bold'), soft_wrap=True)
+            self.headings = headings
+        self.console.print(line_of(cells, 1), soft_wrap=True)
 
     def after_train(self, runner: Runner) -> None:
         """Say where the result is."""
         self.stop()
+        folder = short_path(runner.work_dir)
         self.console.print(f'done in {self._minutes()} minutes. Next:\n'
-                           f'  mmrla report {runner.work_dir}\n'
-                           f'  mmrla predict {runner.work_dir} IMAGES')
+                           f'  mmrla report {folder}\n'
+                           f'  mmrla predict {folder} IMAGES', soft_wrap=True)
 
     # Testing
 
@@ -258,6 +281,24 @@ def figures(metrics: Dict[str, float]) -> List[Tuple[str, str]]:
         return cells
     return [(name.rpartition('/')[2][:8], f'{value:.4g}') for name, value in metrics.items()
             if isinstance(value, (int, float)) and 'time' not in name][:6]
+
+
+def column_width(cell: Tuple[str, str]) -> int:
+    """The columns on the screen that a cell of the table takes."""
+    return max(8, len(cell[0]) + 1)
+
+
+def fitting(cells: List[Tuple[str, str]], width: int) -> List[Tuple[str, str]]:
+    """Leave out figures until a row fits on the screen; the last cell is the time and stays."""
+    cells = list(cells)
+    while len(cells) > 2 and sum(map(column_width, cells)) > width:
+        del cells[-2]
+    return cells
+
+
+def line_of(cells: List[Tuple[str, str]], part: int) -> str:
+    """A line of the table: the headings (0) or the texts (1)."""
+    return ''.join(f'{cell[part]:>{column_width(cell)}}' for cell in cells)
 
 
 @contextlib.contextmanager

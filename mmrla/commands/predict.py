@@ -15,13 +15,12 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 import cv2
 import numpy as np
-from rich.table import Table
 
 import mmrla  # noqa: F401  (registers the modules)
 
 from .errors import clear_errors
 from .logs import silence_logs
-from .screen import console, progress_bar, table
+from .screen import SHOWN_ROWS, console, progress_bar, say, table
 
 PICTURES_AHEAD = 8
 
@@ -145,44 +144,62 @@ class Summary:
             self.found[label].append(score)
         self.images_with.update(set(found.labels.tolist()))
 
-    def table(self) -> Table:
-        """The classes, the most frequent first."""
+    def show(self) -> None:
+        """Print the classes, the most frequent first."""
+        if not self.found:
+            say(f'nothing found with a score of {self.score:g} or more')
+            return
         rows = [(self.classes[label], len(scores), self.images_with[label],
                  f'{np.mean(scores):.2f}')
                 for label, scores in sorted(self.found.items(), key=lambda item: -len(item[1]))]
-        return table(f'found with a score of {self.score:g} or more',
-                     ('class', 'detections', 'images', 'mean score'), rows)
+        shown = rows if len(rows) <= SHOWN_ROWS else rows[:SHOWN_ROWS - 1]
+        console.print(table(f'found with a score of {self.score:g} or more',
+                            ('class', 'detections', 'images', 'mean score'), shown))
+        if len(shown) < len(rows):
+            say(f'... and {len(rows) - len(shown)} more classes')
 
 
 def run(args: argparse.Namespace) -> None:
     """Predict, draw and write."""
-    from mmrla.inference import CocoWriter, Predictor, open_inputs  # imports mmdet
+    from mmrla.inference import Predictor, open_inputs  # imports mmdet
     inputs = open_inputs(args.inputs)
     predictor = Predictor(args.checkpoint, args.config, args.device, args.batch_size, args.fuse)
-    console.print(f'{type(predictor.model).__name__} from {args.checkpoint}, '
-                  f'{len(predictor.classes)} classes, on {predictor.device}')
+    say(f'{type(predictor.model).__name__} from {args.checkpoint}, '
+        f'{len(predictor.classes)} classes, on {predictor.device}')
+    start = time.perf_counter()
+    summary = write_predictions(predictor, inputs, args)
+    seconds = time.perf_counter() - start
+    summary.show()
+    say(f'{summary.images} images in {seconds:.1f} s ({summary.images / seconds:.1f} images/s)')
+    say(f'predictions: {args.out / "predictions.json"}'
+        + ('' if args.no_pictures else f', pictures: {args.out}/'))
+
+
+def write_predictions(predictor: Any, inputs: Any, args: argparse.Namespace) -> Summary:
+    """Predict on all inputs; write the pictures and the file.
+
+    Args:
+        predictor: A trained detector.
+        inputs: What it gets.
+        args: The arguments of the command.
+
+    Returns:
+        Summary: What was found.
+    """
+    from mmrla.inference import CocoWriter
     writer = CocoWriter(predictor.classes, args.ann)
     summary = Summary(predictor.classes, args.score)
     pictures = None if args.no_pictures else PictureWriter(predictor, args.out, args.score)
     args.out.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
     try:
         _predict_all(predictor, inputs, writer, summary, pictures)
     except KeyboardInterrupt:  # how a camera's stream ends
-        console.print('stopped; what was found so far is written')
+        say('stopped; what was found so far is written')
     finally:
         if pictures is not None:
             pictures.close()
     writer.write(args.out / 'predictions.json')
-    seconds = time.perf_counter() - start
-    if summary.found:
-        console.print(summary.table())
-    else:
-        console.print(f'nothing found with a score of {args.score:g} or more')
-    console.print(f'{summary.images} images in {seconds:.1f} s '
-                  f'({summary.images / seconds:.1f} images/s)')
-    console.print(f'predictions: {args.out / "predictions.json"}'
-                  + ('' if pictures is None else f', pictures: {args.out}/'))
+    return summary
 
 
 def _predict_all(predictor: Any, inputs: Any, writer: Any, summary: Summary,

@@ -16,7 +16,7 @@ import mmrla  # noqa: F401  (registers the modules)
 
 from .errors import clear_errors
 from .logs import silence_logs
-from .screen import console, error_console, progress_bar
+from .screen import error_console, progress_bar, say
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -87,8 +87,8 @@ def run_report(args: argparse.Namespace) -> None:
     for run in runs:
         if not args.no_predict and not results.has_predictions(run):
             if predict(run, args.batch_size) is None:
-                console.print(f'{run.name}: no detections (its checkpoint, annotations or images '
-                              'are not here): the page has its curves and config only')
+                say(f'{run.name}: no detections (its checkpoint, annotations or images '
+                    'are not here): the page has its curves and config only')
     with error_console.status('reading the runs') as status:
         content = write_report(
             runs, args.out, Options(args.score, args.images, args.inside, not args.no_cost),
@@ -96,10 +96,10 @@ def run_report(args: argparse.Namespace) -> None:
     for run, figures in zip(content['runs'], content.get('figures', {}).get('values', []),
                             strict=False):
         for kind, values in (figures or {}).items():
-            console.print(f'{run["name"]}: {kind} AP {100 * values[0]:.1f}, '
-                          f'AP50 {100 * values[1]:.1f}')
+            say(f'{run["name"]}: {kind} AP {100 * values[0]:.1f}, '
+                f'AP50 {100 * values[1]:.1f}')
     size = args.out.stat().st_size / 2**20
-    console.print(f'report: {args.out} ({size:.1f} MB, {time.perf_counter() - start:.0f} s)')
+    say(f'report: {args.out} ({size:.1f} MB, {time.perf_counter() - start:.0f} s)')
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

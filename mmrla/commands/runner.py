@@ -1,5 +1,6 @@
 """Build the runner of a config, after the checks of the config and the data."""
 import copy
+import warnings
 from typing import Tuple
 
 from mmengine.config import Config
@@ -33,11 +34,16 @@ def build_runner(cfg: Config, source: str = 'config') -> Runner:
         source: The name of the config, for the messages about wrong values.
     """
     cfg.setdefault('runner_type', 'RLARunner')
-    if is_quiet():
-        cfg = copy.copy(cfg)
-        cfg.runner_type = quiet_runner(cfg.runner_type)
-    with value_errors(source):
-        return RUNNERS.build(cfg)
+    if not is_quiet():
+        with value_errors(source):
+            return RUNNERS.build(cfg)
+    cfg = copy.copy(cfg)
+    cfg.runner_type = quiet_runner(cfg.runner_type)
+    with value_errors(source), warnings.catch_warnings(record=True) as caught:
+        runner = RUNNERS.build(cfg)
+    for warning in caught:  # there is no log file before
+        runner.logger.warning(f'{warning.filename}:{warning.lineno}: {warning.message}')
+    return runner
 
 
 def prepare_training(runner: Runner, source: str) -> None:

@@ -15,9 +15,17 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+# Names of classes and files are printed as they are, brackets and colons included.
+PLAIN = dict(highlight=False, markup=False, emoji=False)
+SHOWN_ROWS = 12  # of a table with a row for each class
 # Progress goes to stderr, so that stdout can be piped.
-console = Console(highlight=False)
-error_console = Console(stderr=True, highlight=False)
+console = Console(**PLAIN)
+error_console = Console(stderr=True, **PLAIN)
+
+
+def say(text: str) -> None:
+    """Print a line; the terminal wraps it, so that paths can be copied whole."""
+    console.print(text, soft_wrap=True)
 
 
 class SpeedColumn(ProgressColumn):

@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 
 import mmrla  # noqa: F401  (registers the modules)
+from mmrla.engine.config_checks import arguments_of
 from mmrla.evaluation.annotations import check_annotation_files
 from mmrla_cli import run_distributed
 
@@ -65,7 +66,19 @@ def add_backends(cfg: Config, names: Sequence[str]) -> None:
         visualizer = cfg.setdefault('visualizer', dict(type='Visualizer'))
         backends = visualizer.get('vis_backends') or [dict(type='LocalVisBackend')]
         if all(backend.get('type') != kind for backend in backends):
-            visualizer['vis_backends'] = [*backends, dict(type=kind)]
+            settings = mlflow_settings(cfg['work_dir']) if name == 'mlflow' else {}
+            visualizer['vis_backends'] = [*backends, dict(type=kind, **settings)]
+
+
+def mlflow_settings(work_dir: str) -> Dict[str, str]:
+    """Where MLflow writes: to the server that its own variable names, else to the work dir.
+
+    mmengine's default is a folder, which MLflow 3.17 refuses; a database is accepted.
+    """
+    folder = os.path.abspath(work_dir)
+    return dict(
+        tracking_uri=os.environ.get('MLFLOW_TRACKING_URI') or f'sqlite:///{folder}/mlflow.db',
+        artifact_location=f'file://{folder}/mlflow')
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -74,7 +87,7 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     if args.pretrained:
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=args.pretrained)
     if args.from_scratch:
-        start_from_scratch(cfg.model.backbone)
+        start_from_scratch(cfg.model.backbone, cfg.get('default_scope') or 'mmengine')
     if args.amp:
         enable_mixed_precision(cfg)
     if args.auto_scale_lr:
@@ -86,23 +99,34 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
         cfg.resume = 'auto'
 
 
-def start_from_scratch(backbone: ConfigDict) -> None:
-    """Train every layer of a backbone from random values."""
+def start_from_scratch(backbone: ConfigDict, scope: str) -> None:
+    """Train every layer of a backbone from random values.
+
+    Args:
+        backbone: Its config.
+        scope: The scope of names without one.
+    """
     if 'backbone' in backbone:  # WithRLA: the settings are those of the network inside
         backbone.pop('init_cfg', None)
-        unfreeze(backbone.backbone)
-        return
-    backbone.update(init_cfg=None, frozen_stages=-1, norm_eval=False)
-    backbone.setdefault('norm_cfg', dict(type='BN')).update(requires_grad=True)
+        unfreeze(backbone.backbone, scope)
+    else:
+        backbone.update(init_cfg=None, frozen_stages=-1, norm_eval=False)
+        backbone.setdefault('norm_cfg', dict(type='BN'))
+    if backbone.get('norm_cfg'):
+        backbone.norm_cfg.update(requires_grad=True)
 
 
-def unfreeze(network: ConfigDict) -> None:
-    """Remove the weights of a network of any class, and turn off the freezing that it sets."""
+def unfreeze(network: ConfigDict, scope: str) -> None:
+    """Remove the weights of a network of any class, and turn off all freezing.
+
+    What the config does not set is set too: a class may freeze by default, as mmdet's
+    ResNet does with ``norm_eval=True``.
+    """
     for key in ('init_cfg', 'pretrained'):
         network.pop(key, None)
-    for key, value in dict(frozen_stages=-1, norm_eval=False).items():
-        if key in network:
-            network[key] = value
+    accepted = arguments_of(network.type, scope) or network
+    network.update({key: value for key, value in dict(frozen_stages=-1, norm_eval=False).items()
+                    if key in accepted})
     if network.get('norm_cfg'):
         network.norm_cfg.update(requires_grad=True)
 

@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.registry import root as registries
 from mmengine.runner import Runner
+from torch.utils.data import DataLoader
 
 # What mmengine, mmdet and mmrla read at the top level of a config, beside the arguments of
 # the runner.
@@ -33,16 +34,33 @@ INTERNAL = ('type', '_scope_', '_delete_', 'priority')
 # What the builder of a module takes out of its config before the module is built.
 BUILDERS = dict(optim_wrapper=('paramwise_cfg', 'constructor'))
 NEAR = 0.75
+SHOWN = 12  # arguments that a message lists
 
 
 class ConfigError(ValueError):
     """A setting that cannot be right; the message names it and the fix."""
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.65) -> str:
     """Return advice that begins with a semicolon, or an empty text."""
     near = difflib.get_close_matches(str(name), [str(item) for item in known], 1, cutoff)
     return f'; did you mean {near[0]}?' if near else ''
+
+
+def unknown_argument(module: str, name: str, accepted: Optional[Set[str]]) -> str:
+    """Say that a module has no argument of a name, and which it has.
+
+    Args:
+        module: The name of the class or function.
+        name: The unknown argument.
+        accepted: The arguments that it has, if they are known.
+    """
+    text = f'{module} has no argument {name}'
+    if not accepted:
+        return text
+    known = sorted(accepted - {'self'})
+    others = f'; it has {", ".join(known[:SHOWN])}{", ..." if len(known) > SHOWN else ""}'
+    return text + (did_you_mean(name, known) or others)
 
 
 def check_top_level(cfg: Config) -> None:
@@ -123,8 +141,8 @@ def _check_new(place: dict, part: str, path: str, where: str, scope: str) -> Non
         if near:
             raise ConfigError(f'--cfg-options {path}: {where} has no {part}{near}')
     elif part not in (*accepted, *INTERNAL, *BUILDERS.get(where, ())):
-        raise ConfigError(f'--cfg-options {path}: {place["type"]} has no argument {part}'
-                          f'{did_you_mean(part, accepted)}')
+        raise ConfigError(f'--cfg-options {path}: '
+                          f'{unknown_argument(place["type"], part, accepted)}')
 
 
 def check_arguments(cfg: Config) -> None:
@@ -135,6 +153,8 @@ def check_arguments(cfg: Config) -> None:
         if name in cfg:
             for path, module in _modules(cfg[name], name):
                 _check_module(path, module, scope)
+        if name.endswith('_dataloader'):
+            _check_names(name, 'DataLoader', cfg.get(name) or {}, loader_arguments())
 
 
 def _modules(value: Any, path: str) -> Iterator[Tuple[str, dict]]:
@@ -167,10 +187,18 @@ def _check_module(path: str, module: dict, scope: str) -> None:
     last = path.rpartition('.')[2]
     if accepted is None or last.startswith('loss'):
         return
+    _check_names(path, name, module, accepted.union(INTERNAL, BUILDERS.get(last, ())))
+
+
+def _check_names(path: str, name: str, module: dict, accepted: Set[str]) -> None:
     for key in module:
-        near = did_you_mean(key, accepted, NEAR)
-        if key not in accepted and key not in (*INTERNAL, *BUILDERS.get(last, ())) and near:
-            raise ConfigError(f'{path}: {name} has no argument {key}{near}')
+        if key not in accepted and did_you_mean(key, accepted, NEAR):
+            raise ConfigError(f'{path}: {unknown_argument(name, key, accepted)}')
+
+
+def loader_arguments() -> Set[str]:
+    """The settings of a data loader: torch's arguments and those that mmengine adds."""
+    return {*inspect.signature(DataLoader.__init__).parameters, *INTERNAL, 'num_batch_per_epoch'}
 
 
 def all_registries() -> Iterator[Registry]:

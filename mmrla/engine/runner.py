@@ -131,13 +131,20 @@ class RLARunner(Runner):
 
         An iteration-based loop starts the loader's workers when it is built.
         """
-        is_built = not isinstance(self._train_dataloader, dict)
-        self._train_dataloader = loader = self._build_loader(self._train_dataloader)
-        if not is_built and loader.batch_sampler is not None:
+        if isinstance(loop, BaseLoop):
+            return loop
+        config = self._train_dataloader
+        loader = self._build_loader(config)
+        if isinstance(config, dict) and loader.batch_sampler is not None:
             sampler = getattr(loader.batch_sampler, 'sampler', loader.sampler)
             seed = getattr(sampler, 'seed', None)
             self.train_batches = make_repeatable(loader, int(self.seed if seed is None else seed))
-        return super().build_train_loop(loop)
+        self._train_dataloader = loader
+        try:
+            return super().build_train_loop(loop)
+        finally:
+            # scale_lr reads the batch size there; a loader with a batch sampler has none.
+            self._train_dataloader = config
 
     def build_val_loop(self, loop: Union[BaseLoop, Dict]) -> BaseLoop:
         """Build the validation loop."""

@@ -5,9 +5,9 @@ module, and autograd's graph tells from which tensors each of them was made.
 """
 import contextlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +97,7 @@ class DryRun:
     Attributes:
         calls: The calls that returned, in the order of their starts.
         used: The nodes on which an output of the network depends.
+        users: By node, the nodes among ``used`` that take an output of it.
     """
 
     def __init__(self, network: nn.Module, input_shape: Sequence[int]) -> None:
@@ -113,6 +114,10 @@ class DryRun:
                             key=lambda call: call.start)
         self.times = Counter(call.name for call in self.calls)
         self.used = set(walk([edge for edge in map(Edge.of, _tensors(outs)) if edge]))
+        self.users: Dict[Any, List[Any]] = defaultdict(list)
+        for node in self.used:
+            for edge in Edge(node, 0).inputs():
+                self.users[edge.node].append(node)
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
@@ -184,8 +189,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def walk(edges: Sequence[Edge], stop: Any = None) -> Dict[Any, None]:
-    """The nodes on which tensors depend, nearest first, up to and with ``stop``."""
+def walk(edges: Sequence[Edge], stop: Collection[Any] = ()) -> Dict[Any, None]:
+    """The nodes on which tensors depend, nearest first, up to and with those of ``stop``."""
     seen: Dict[Any, None] = {}
     queue = list(edges)
     while queue:
@@ -193,7 +198,7 @@ def walk(edges: Sequence[Edge], stop: Any = None) -> Dict[Any, None]:
         for edge in queue:
             if edge.node not in seen:
                 seen[edge.node] = None
-                if edge.node is not stop:
+                if edge.node not in stop:
                     following += edge.inputs()
         queue = following
     return seen

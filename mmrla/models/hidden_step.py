@@ -71,19 +71,27 @@ class HiddenStep:
         t: The block's position in the stage, from 0.
         before: Stride between the previous block's output and the block's input.
         current: The network's pass.
+
+    Attributes:
         recompute: Whether activations are recomputed in backward.
     """
+    recompute = False
 
     def __init__(self, module: nn.Module, block: ResidualBlock, stage: RLAStage, t: int,
-                 before: Size, current: Pass, recompute: bool) -> None:
+                 before: Size, current: Pass) -> None:
         self.module, self.block, self.stage, self.t = module, block, stage, t
         self.before, self.after = before, stride_between(block.in_size, block.out_size)
-        self.current, self.recompute = current, recompute
+        self.current = current
         self.updates = t < len(stage.norms)
         self.watched = self._watched()
         self.hooked: Dict[str, nn.Module] = {}
         module.forward = self
         self.attach()
+
+    def is_related(self, name: str) -> bool:
+        """Whether a module of the network is the block, around it or inside it."""
+        return (name in ('', self.block.name) or self.block.name.startswith(f'{name}.')
+                or name.startswith(f'{self.block.name}.'))
 
     def _watched(self) -> Optional[str]:
         """The part that is compressed as soon as it is known; None for x' alone."""
@@ -110,7 +118,8 @@ class HiddenStep:
         if self.current.step is not self or term is None:
             return None
         self.current.term = None
-        return out.add_(term)
+        # Another hook may hold the convolution's output.
+        return out.add_(term) if len(module._forward_hooks) == 1 else out + term
 
     def compress(self, module: nn.Module, args: tuple, out: Tensor) -> Optional[Tensor]:
         """Hook of the branch or the shortcut: compress what it returned."""
@@ -147,7 +156,8 @@ class HiddenStep:
             raise RuntimeError(
                 f'{self.block.name} is recomputed in backward by a checkpoint around it, which '
                 'does not keep the hidden state; checkpoint the whole backbone, or set with_cp '
-                'of the network inside WithRLA, which recomputes each block with its h')
+                '(timm: set_grad_checkpointing) of the network inside WithRLA and call train(): '
+                'each block is then recomputed with its h')
 
     def step(self, x: Tensor, state: State, *args, **kwargs) -> Tuple[Tensor, State]:
         """One block of both paths: ``(x, h)`` becomes ``(x', h')``.

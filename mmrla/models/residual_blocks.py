@@ -15,7 +15,7 @@ weights, for zero-initialised norms and on the meta device.
 """
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -173,7 +173,7 @@ class _Analysis:
 
     def _depends_on(self, edge: Edge) -> Dict[Any, None]:
         """The nodes between the module's input and a tensor."""
-        return walk([edge], stop=self.call.input.node)
+        return walk([edge], stop={self.call.input.node})
 
     def _convs_of(self, edge: Edge) -> List[Call]:
         nodes = self._depends_on(edge)
@@ -229,6 +229,34 @@ class _Analysis:
         return self.call.input.node in path and not any(
             other.output.node in path for other in self.convs)
 
+    def is_in_a_branch(self) -> bool:
+        """Whether the module is only a part of another block's branch.
+
+        Its output is then added to a tensor of which its input is a norm, and its own
+        shortcut is not the network's. An example is the attention of a VAN.
+        """
+        normed = self._normed_by_input()
+        return any(edge.node in normed for node in self._next_sums()
+                   for edge in Edge(node, 0).inputs())
+
+    def _normed_by_input(self) -> Set[Any]:
+        """The nodes before the input, up to and with the nearest sums and convolutions."""
+        ends = {call.output.node for call in self.record.calls
+                if isinstance(call.module, nn.Conv2d) and call.output is not None}
+        ends |= {node for node in self.record.used if SUM.match(node.name())}
+        nodes = walk([self.call.input], stop=ends)
+        return set(nodes) - {self.call.input.node}
+
+    def _next_sums(self) -> List[Any]:
+        """The sums that take the output, or what is made of it without a sum."""
+        sums, seen, queue = [], set(), [self.call.output.node]
+        while queue:
+            for node in self.record.users[queue.pop()]:
+                if node not in seen:
+                    seen.add(node)
+                    (sums if SUM.match(node.name()) else queue).append(node)
+        return sums
+
     def _inner_name(self, call: Optional[Call]) -> Optional[str]:
         return None if call is None else call.name[len(self.call.name):].lstrip('.')
 
@@ -258,10 +286,12 @@ class _Analysis:
             changed=tuple(changed))
 
     def norm_of(self, entry: Call) -> Optional[str]:
-        """The name of the batch norm that takes the output of the entry."""
-        return self._inner_name(next((
-            call for call in self.inside if isinstance(call.module, _BatchNorm)
-            and call.input == entry.output and self.record.once(call)), None))
+        """The name of the batch norm that takes the output of the entry, or a copy of it."""
+        def takes(call: Call) -> bool:
+            return (isinstance(call.module, _BatchNorm) and call.input is not None
+                    and call.input.without_copies(entry.output) == entry.output
+                    and self.record.once(call))
+        return self._inner_name(next(filter(takes, self.inside), None))
 
 
 Found = Tuple[Call, ResidualBlock]
@@ -281,6 +311,7 @@ def _innermost(record: DryRun) -> List[Found]:
     # A block's attention may be residual in itself; it belongs to the block.
     kept = [inner for inner in kept
             if not any(outer.call.contains(inner.call) for outer in kept)]
+    kept = [analysis for analysis in kept if not analysis.is_in_a_branch()]
     return [(analysis.call, analysis.describe())
             for analysis in sorted(kept, key=lambda analysis: analysis.call.start)]
 
@@ -348,7 +379,7 @@ def _check_chain(record: DryRun, found: Sequence[Found],
     """Stop on blocks that do not follow one another."""
     network = type(record.network).__name__
     for (before, first), (after, second) in zip(found, found[1:], strict=False):
-        if before.output.node not in walk([after.input], stop=before.output.node):
+        if before.output.node not in walk([after.input], stop={before.output.node}):
             raise ValueError(
                 f'{network} has parallel blocks: {second.name} does not depend on {first.name}, '
                 f'and a hidden path follows one chain. To follow some of them, {_fix(blocks)}')

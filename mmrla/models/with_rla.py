@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 from mmcv.cnn import build_conv_layer
+from mmengine.dist import get_world_size
 from mmengine.logging import print_log
 from mmengine.model import ModuleList, initialize
 from mmengine.registry import MODELS
@@ -52,9 +53,10 @@ def reader_for(entry: nn.Conv2d, block: ResidualBlock, channels: int,
         if tuple(out.shape[2:]) == block.entry_size:
             nn.init.zeros_(weight)
             return reader
-    raise ValueError(f'{block.name}.{block.entry} takes {block.in_size} to {block.entry_size} '
-                     'pixels, which neither its own padding nor a 1x1 convolution does; name '
-                     'another entry with model.backbone.blocks')
+    raise ValueError(f'the input of {block.name} has {block.in_size} pixels and the output of '
+                     f'its entry {block.entry} has {block.entry_size}; neither a convolution '
+                     'like the entry nor a 1x1 one of its stride takes h from the first to the '
+                     'second; name another entry with model.backbone.blocks')
 
 
 def stages_of(blocks: Sequence[ResidualBlock]) -> List[List[ResidualBlock]]:
@@ -184,6 +186,9 @@ class WithRLA(RLABackbone):
         if hasattr(network, 'rla'):
             raise ValueError(f'{type(network).__name__} has an attribute "rla"; a network of '
                              'mmrla takes rla=dict(...) itself')
+        if isinstance(network, nn.Sequential):
+            raise ValueError(f'{type(network).__name__} runs all of its children, and the hidden '
+                             'path becomes one of them; give a module that has it as a child')
         network.__class__ = class_with_rla(type(network))
         return network
 
@@ -222,15 +227,12 @@ class WithRLA(RLABackbone):
 
     def _make_steps(self, stages: Sequence[Sequence[ResidualBlock]]) -> Iterator[HiddenStep]:
         """A step for each block."""
-        recomputed = self._take_over_checkpointing([
-            block.name for blocks in stages for block in blocks])
         size = stages[0][0].in_size
         for blocks, stage in zip(stages, self.rla, strict=True):
             for t, block in enumerate(blocks):
                 yield HiddenStep(
                     self.get_submodule(block.name), block, stage, t,
-                    before=stride_between(size, block.in_size), current=self._pass,
-                    recompute=block.name in recomputed)
+                    before=stride_between(size, block.in_size), current=self._pass)
                 size = block.out_size
 
     def hidden_stages(self) -> List[Tuple[RLAStage, List[nn.Module]]]:
@@ -246,18 +248,15 @@ class WithRLA(RLABackbone):
                             step.module.get_submodule(step.block.norm),
                             last_convolution(step.stage.readers[step.t]))
 
-    def _take_over_checkpointing(self, names: Sequence[str]) -> set:
-        """Turn checkpointing of and around blocks off; the names of those blocks."""
-        recomputed = set()
+    def _take_over_checkpointing(self) -> None:
+        """Turn checkpointing of and around blocks off; their steps recompute them with h."""
         for name, module in self.named_modules():
             flags = [flag for flag in CHECKPOINTING if vars(module).get(flag) is True]
-            related = [block for block in names if not name or block == name
-                       or block.startswith(f'{name}.') or name.startswith(f'{block}.')]
-            if flags and related:
-                recomputed.update(related)
-                for flag in flags:
-                    setattr(module, flag, False)
-        return recomputed
+            steps = [step for step in self._steps if flags and step.is_related(name)]
+            for step in steps:
+                step.recompute = True
+            for flag in flags if steps else ():
+                setattr(module, flag, False)
 
     def init_weights(self) -> None:
         """Set the initial values of both paths, then load the weights of ``init_cfg``."""
@@ -275,8 +274,16 @@ class WithRLA(RLABackbone):
     def set_new_parts(self, names: Iterable[str]) -> None:
         """Set which parts the loaded weights did not contain; freeze the others."""
         super().set_new_parts(names)
-        for stage in self._frozen_stages_of_path():
-            stage.requires_grad_('rla' in self.new_parts)
+        is_new, frozen = 'rla' in self.new_parts, self._frozen_stages_of_path()
+        now_train = is_new and not all(p.requires_grad for stage in frozen
+                                       for p in stage.parameters())
+        if now_train and get_world_size() > 1 and not self.is_wrapped_later:
+            raise RuntimeError(
+                'the loaded weights have no rla, so the hidden path along frozen stages must '
+                "train, but DDP was built without it; set runner_type='RLARunner', which builds "
+                'DDP after the weights are loaded')
+        for stage in frozen:
+            stage.requires_grad_(is_new)
         self.train(self.training)
 
     def _frozen_stages_of_path(self) -> List[RLAStage]:
@@ -292,6 +299,7 @@ class WithRLA(RLABackbone):
     def train(self, mode: bool = True) -> 'WithRLA':
         """Set the training mode; frozen stages stay in eval mode."""
         super().train(mode)
+        self._take_over_checkpointing()
         for step in self._steps:
             step.attach()
         if self.rla in self.new_modules():

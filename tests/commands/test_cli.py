@@ -1,4 +1,6 @@
 """The command ``mmrla``, its screen and its doctor."""
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -6,9 +8,11 @@ import sys
 from importlib import import_module
 
 import pytest
+from rich.console import Console
 
 import mmrla_cli
 from mmrla.commands import COMMANDS, doctor, train
+from mmrla.commands.live import LiveScreen, fitting, line_of
 from mmrla.datasets import make_shapes
 from support import CONFIGS, REPO
 
@@ -70,6 +74,28 @@ def test_a_training_prints_about_a_dozen_lines(screen):
                   'mmrla report'):
         assert words in text, f'{words} is not on the screen'
     assert not screen[0].stderr, screen[0].stderr
+
+
+def test_the_bar_leaves_printed_text_to_the_log(capsys):
+    screen = LiveScreen('train', 'mine.py')
+    screen.console = Console(file=io.StringIO(), force_terminal=True, width=60)
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        screen._start(3)
+        print('of pycocotools')
+        screen.stop()
+    assert log.getvalue() == 'of pycocotools\n'
+    assert 'pycocotools' not in screen.console.file.getvalue()
+
+
+@pytest.mark.parametrize('width, names', [
+    (100, ['epoch', 'AP', 'AP50', 'mask AP50', 'minutes']),
+    (36, ['epoch', 'AP', 'AP50', 'minutes']),
+    (5, ['epoch', 'minutes'])])
+def test_a_row_fits_on_the_screen(width, names):
+    cells = [(name, '1') for name in ('epoch', 'AP', 'AP50', 'mask AP50', 'minutes')]
+    fitted = fitting(cells, width)
+    assert [name for name, _ in fitted] == names
+    assert width == 5 or len(line_of(fitted, 0)) <= width
 
 
 def test_the_log_file_has_everything(screen):

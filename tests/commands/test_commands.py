@@ -153,9 +153,14 @@ def test_scaling_the_learning_rate_needs_a_base_batch_size(tmp_path):
 
 def test_two_processes_train_and_test_over_gloo(data, tmp_path):
     environment = {**os.environ, 'PORT': '29517'}
-    call('tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path,
-         *options(data, 'train_cfg.max_epochs=6', 'train_dataloader.batch_size=4',
-                  'train_cfg.val_interval=10'), env=environment)
+    # As in the configs for COCO: the learning rate is scaled, and images of one shape
+    # form a batch.
+    output = call('tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path,
+                  *options(data, 'train_cfg.max_epochs=6', 'train_dataloader.batch_size=4',
+                           'train_dataloader.batch_sampler.type=AspectRatioBatchSampler',
+                           'auto_scale_lr.enable=True', 'auto_scale_lr.base_batch_size=8',
+                           'train_cfg.val_interval=10'), env=environment)
+    assert 'current batch size is 8' in output
     dumped = Config.fromfile(tmp_path / Path(CONFIG).name)
     assert not dumped.get('find_unused_parameters', False)
     found = [loss for _, loss in sorted(losses(tmp_path).items())]

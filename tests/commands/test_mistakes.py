@@ -71,6 +71,12 @@ def check(message, *expected):
     ('param_scheduler.end=2', ['param_scheduler is a list']),
     ('train_dataloader.batchsize=2', ['no batchsize', 'did you mean batch_size?']),
     ('train_dataloader.dataset.ann_fle=a', ['ann_fle', 'did you mean ann_file?']),
+    # These classes forward **kwargs to their parents.
+    ('model.rpn_hed.num_convs=2', ['FasterRCNN', 'rpn_hed', 'did you mean rpn_head?']),
+    ('model.rpn_head.feat_chanels=8', ['RPNHead', 'did you mean feat_channels?']),
+    ('model.roi_head.bbox_head.num_clases=6', ['did you mean num_classes?']),
+    ('train_dataloader.dataset.filter_cfgg.min_size=2', ['did you mean filter_cfg?']),
+    ('optim_wrapper.optimizer.learning_rate=1', ['AdamW has no argument learning_rate', ', lr, ']),
     ('data_root.folder=a', ['data_root', 'has no folder']),
     ('model.backbone.depth=19', ['depth=19', '18, 34, 50']),
     ('model.backbone.rla.chanels=8', ['chanels']),
@@ -105,6 +111,10 @@ def test_arguments_of_train(place, words, expected):
     ("custom_hooks = [dict(type='EMAHok')]", ['EMAHok', 'did you mean EMAHook?']),
     ("custom_hooks = [dict(type='EarlyStoppingHook', moniter='coco/bbox_mAP')]",
      ['moniter', 'did you mean monitor?']),
+    ('train_dataloader = dict(num_worker=2)', ['train_dataloader', 'did you mean num_workers?']),
+    ('model = dict(rpn_head=dict(feat_chanels=8))', ['RPNHead', 'did you mean feat_channels?']),
+    ('model = dict(rpn_head=dict(loss_cls=dict(loss_weigt=2.0)))',
+     ['CrossEntropyLoss has no argument loss_weigt', 'did you mean loss_weight?']),
     ('model = dict(', ['mine.py', 'was never closed']),
     ('x = undefined_name', ['undefined_name']),
     ("train_dataloader = dict(dataset=dict(metainfo=dict(classes=('disc', 'sqare', 'triangle', "

@@ -1,5 +1,4 @@
 """Data sets of other formats, and the configs that are written for them."""
-import json
 import shutil
 
 import pytest
@@ -12,6 +11,7 @@ from mmrla.datasets.conversion import find_dataset, split_off
 from mmrla.datasets.conversion.splits import image_size, split_name
 from mmrla.datasets.errors import DataError
 from mmrla.engine.preflight import check_run
+from support.formats import parts_of, write_voc, write_yolo
 
 NAMES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
 
@@ -19,12 +19,6 @@ NAMES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
 @pytest.fixture(scope='module')
 def coco(tmp_path_factory):
     return make_shapes(tmp_path_factory.mktemp('data') / 'coco', train=6, val=3)
-
-
-def contents(coco):
-    for split in ('train', 'val'):
-        content = json.loads((coco / f'annotations/instances_{split}2017.json').read_text())
-        yield split, content, coco / f'{split}2017'
 
 
 def boxes_of(content):
@@ -37,62 +31,27 @@ def boxes_of(content):
 
 @pytest.fixture
 def yolo(coco, tmp_path):
-    """The same set as an exporter of another machine writes it."""
-    root = tmp_path / 'yolo'
-    for split, content, images in contents(coco):
-        (root / split / 'labels').mkdir(parents=True)
-        shutil.copytree(images, root / split / 'images')
-        for image in content['images']:
-            lines = []
-            for item in content['annotations']:
-                if item['image_id'] == image['id'] and not item['iscrowd']:
-                    x, y, w, h = item['bbox']
-                    lines.append(f'{item["category_id"] - 1} {(x + w / 2) / image["width"]} '
-                                 f'{(y + h / 2) / image["height"]} {w / image["width"]} '
-                                 f'{h / image["height"]}')
-            name = image['file_name'].split('.')[0]
-            (root / split / f'labels/{name}.txt').write_text('\n'.join(lines))
-    (root / 'data.yaml').write_text(
-        f'train: ../train/images\nval: ../val/images\nnc: 6\nnames: {list(NAMES)}\n')
-    return root
+    return write_yolo(coco, tmp_path / 'yolo')
 
 
 @pytest.fixture
 def voc(coco, tmp_path):
-    root = tmp_path / 'voc'
-    for folder in ('JPEGImages', 'Annotations', 'ImageSets/Main'):
-        (root / folder).mkdir(parents=True)
-    for split, content, images in contents(coco):
-        stems = []
-        for image in content['images']:
-            shutil.copy(images / image['file_name'], root / 'JPEGImages')
-            stems.append(image['file_name'].split('.')[0])
-            objects = ''
-            for item in content['annotations']:
-                if item['image_id'] == image['id'] and not item['iscrowd']:
-                    x, y, w, h = item['bbox']
-                    objects += (f'<object><name>{NAMES[item["category_id"] - 1]}</name><bndbox>'
-                                f'<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + w}</xmax>'
-                                f'<ymax>{y + h}</ymax></bndbox></object>')
-            (root / f'Annotations/{stems[-1]}.xml').write_text(
-                f'<annotation><filename>{image["file_name"]}</filename>{objects}</annotation>')
-        (root / f'ImageSets/Main/{split}.txt').write_text('\n'.join(stems))
-    return root
+    return write_voc(coco, tmp_path / 'voc')
 
 
 def test_yolo_boxes_are_those_of_coco(coco, yolo):
     dataset = find_dataset(yolo)
     assert (dataset.format, dataset.classes) == ('YOLO', NAMES)
-    for split, content, _ in contents(coco):
+    for split, content, _ in parts_of(coco):
         assert boxes_of(dataset.splits[split].content) == boxes_of(content)
 
 
 def test_voc_boxes_are_those_of_coco(coco, voc):
     dataset = find_dataset(voc)
-    order = sorted({NAMES[item['category_id'] - 1] for _, content, _ in contents(coco)
+    order = sorted({NAMES[item['category_id'] - 1] for _, content, _ in parts_of(coco)
                     for item in content['annotations'] if not item['iscrowd']})
     assert (dataset.format, list(dataset.classes)) == ('Pascal VOC', order)
-    for split, content, _ in contents(coco):
+    for split, content, _ in parts_of(coco):
         for item in content['annotations']:
             item['category_id'] = order.index(NAMES[item['category_id'] - 1]) + 1 if (
                 NAMES[item['category_id'] - 1] in order) else 0

@@ -10,15 +10,18 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
+from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import runner as mmengine_runner_module
 
+from mmrla.commands import convert_weights
 from mmrla.datasets import make_shapes
 from mmrla.engine import resume
 from mmrla.engine import work_dir as work_dir_module
 from mmrla.models import RLAResNet
+from mmrla.weights import load_weights
 from mmrla.weights.errors import CheckpointError
 from support import load_tool
+from support.networks import randomise
 
 chaos = load_tool('dev/chaos')
 EPOCH = 4  # steps: 8 images, 2 a step
@@ -441,3 +444,41 @@ def test_a_resumed_run_needs_no_pretrained_weights(data, tmp_path):
     assert state._metadata['backbone']['new_parts'] == ['rla'], 'the hidden path is frozen now'
     codes, output = run(data, tmp_path / 'other', **options)
     assert codes == [1] and f'checkpoint {path} does not exist' in output
+
+
+def test_a_torchvision_file_in_with_rla_is_loaded_reported_resumed_and_converted(data, tmp_path):
+    network = dict(type='mmdet.ResNet', depth=18, base_channels=8, frozen_stages=1)
+    path = tmp_path / 'resnet18.pth'
+    before = randomise(MODELS.build(dict(network))).state_dict()
+    torch.save({**before, 'fc.weight': torch.ones(5, 64), 'fc.bias': torch.ones(5)}, path)
+    backbone = dict(type='WithRLA', backbone=network, rla=dict(channels=4))
+    options = dict(train_cfg__max_epochs=2, model__backbone=dict(
+        backbone, _delete_=True, init_cfg=dict(type='Pretrained', checkpoint=str(path))))
+    codes, output = run(data, tmp_path / 'straight', **options)
+    assert codes == [0], output[-3000:]
+    assert f'ResNetWithRLA from {path}: {len(before)} loaded' in output
+    assert 'fc.weight' in output and 'the hidden path is new' in output
+
+    codes, output = run(data, tmp_path / 'killed', act=kill_at(EPOCH + 1), **options)
+    assert codes == [-signal.SIGKILL], output[-3000:]
+    path.unlink()
+    codes, output = run(data, tmp_path / 'killed', **options)
+    assert codes == [0] and 'epoch_1.pth' in output, output[-3000:]
+    runs = [weights(tmp_path / name, 'epoch_2.pth') for name in ('straight', 'killed')]
+    assert_same(*runs)
+    straight, killed = (run['state_dict'] for run in runs)
+    assert list(straight) == list(killed)
+    for state in (straight, killed):  # the frozen part stays, the new hidden path along it trains
+        assert state._metadata['backbone']['new_parts'] == ['rla']
+        for name, value in before.items():
+            frozen = name.startswith(('conv1', 'bn1', 'layer1')) or 'running' in name
+            assert not frozen or torch.equal(state[f'backbone.{name}'], value), name
+        assert state['backbone.rla.0.readers.1.weight'].abs().max() > 0
+        assert state['backbone.rla.0.norms.0.running_mean'].abs().max() > 0
+
+    convert_weights.main([str(tmp_path / 'killed/epoch_2.pth'), str(tmp_path / 'backbone.pth')])
+    net = MODELS.build(backbone)
+    report = load_weights(net, str(next(tmp_path.glob('backbone*.pth'))))
+    assert not report.initial and net.new_parts == frozenset()  # its hidden path is trained now
+    assert all(torch.equal(value, killed[f'backbone.{name}'])
+               for name, value in net.state_dict().items())

@@ -8,15 +8,21 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 import mmrla
-from mmrla.commands import predict
+from mmrla.commands import predict, test
 from mmrla.datasets import make_shapes
 from mmrla.engine.config_text import ConfigTextError, check_names, parse_config
 from mmrla.inference import CocoWriter, open_inputs
 from support import CONFIGS
 
 CONFIG = CONFIGS / 'shapes/faster_rcnn_rla_r18_fpn.py'
+# A small detector that keeps whatever it finds.
+SMALL = {'model.backbone.base_channels': 8, 'model.neck.in_channels': [8, 16, 32, 64],
+         'model.test_cfg.rcnn.score_thr': 0.0}
+OPTIONS = [f'{key}={value}'.replace(' ', '') for key, value in SMALL.items()]
 CLASSES = ('disc', 'square', 'triangle', 'star', 'cross', 'ring')
 
 
@@ -29,9 +35,7 @@ def data(tmp_path_factory):
 def checkpoint(tmp_path_factory):
     """An untrained detector that finds something on every image."""
     cfg = Config.fromfile(CONFIG)
-    cfg.model.backbone.base_channels = 8
-    cfg.model.neck.in_channels = [8, 16, 32, 64]
-    cfg.model.test_cfg.rcnn.score_thr = 0.0
+    cfg.merge_from_dict(SMALL)
     init_default_scope('mmdet')
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
@@ -78,8 +82,6 @@ def test_supervision_gets_class_names(predictor, samples):
 
 
 def test_the_file_loads_in_pycocotools(predictor, data, tmp_path, capsys):
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
     truth = data / 'annotations/instances_val2017.json'
     writer = CocoWriter(predictor.classes, str(truth))
     for frame, sample in predictor.stream(data / 'val2017'):
@@ -94,6 +96,47 @@ def test_the_file_loads_in_pycocotools(predictor, data, tmp_path, capsys):
     evaluator.accumulate()
     evaluator.summarize()
     assert 0 <= evaluator.stats[0] < 0.2
+
+
+@pytest.fixture
+def truth(samples, data, tmp_path):
+    """Annotations that an untrained detector finds in part: some of its boxes, moved."""
+    path = data / 'annotations/instances_val2017.json'
+    content = json.loads(path.read_text())
+    ids = {image['file_name']: image['id'] for image in content['images']}
+    content['annotations'] = []
+    for sample in samples:
+        found = sample.pred_instances.numpy()
+        for number, (x1, y1, x2, y2) in enumerate(found.bboxes[:12:2].tolist()):
+            box = [x1 + number, y1, x2 - x1, y2 - y1]
+            content['annotations'].append(dict(
+                id=len(content['annotations']) + 1, image_id=ids[Path(sample.img_path).name],
+                category_id=int(found.labels[2 * number]) + 1, bbox=box, area=box[2] * box[3],
+                iscrowd=0))
+    (tmp_path / 'truth.json').write_text(json.dumps(content))
+    return tmp_path / 'truth.json'
+
+
+def test_the_figures_of_the_file_are_those_of_mmrla_test(checkpoint, data, truth, tmp_path, capsys,
+                                                         monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    predict.main([str(checkpoint), str(data / 'val2017'), '-o', 'out', '--ann', str(truth),
+                  '--no-pictures'])
+    real = COCO(str(truth))
+    content = json.loads(Path('out/predictions.json').read_text())
+    evaluator = COCOeval(real, real.loadRes(content['annotations']), 'bbox')
+    evaluator.evaluate()
+    evaluator.accumulate()
+    evaluator.summarize()
+    test.main([str(CONFIG), str(checkpoint), '--work-dir', 'work', '--cfg-options', *OPTIONS,
+               f'test_dataloader.dataset.data_root={data}', 'test_dataloader.batch_size=1',
+               f'test_dataloader.dataset.ann_file={truth}', f'test_evaluator.ann_file={truth}',
+               'test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False'])
+    figures = json.loads(next(Path('work').glob('*/*.json')).read_text())
+    names = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
+    assert [figures[f'coco/bbox_{name}'] for name in names] == pytest.approx(
+        evaluator.stats[:6], abs=5.1e-4), 'mmrla test rounds to three digits'
+    assert 0.05 < evaluator.stats[0] < 0.95, 'figures near 0 or 1 compare nothing'
 
 
 def test_a_video_becomes_a_video(checkpoint, data, tmp_path, capsys):

@@ -214,23 +214,50 @@ def test_several_instances_and_threads_do_not_mix(net, randomise, image):
     assert results == [True] * 15
 
 
-@pytest.mark.parametrize('cfg', [R50, dict(type='mmpretrain.ConvNeXt', arch='atto',
-                                           out_indices=(0, 1, 2, 3))], ids=['r50', 'convnext'])
-def test_recomputed_activations_give_the_same_gradients(cfg, randomise, image):
-    results, kept = [], []
-    for with_cp in (False, True):
+def timm_network(recomputed, **kwargs):
+    pytest.importorskip('timm')
+    plain = build(dict(type='mmpretrain.TIMMBackbone', **kwargs))
+    plain.timm_model.set_grad_checkpointing(recomputed)
+    return plain
+
+
+def network_with_cp(recomputed, **kwargs):
+    return build(dict(kwargs, with_cp=recomputed))
+
+
+@pytest.mark.parametrize('make, kwargs', [
+    (network_with_cp, R50),
+    (network_with_cp, dict(type='mmpretrain.ConvNeXt', arch='atto', out_indices=(0, 1, 2, 3))),
+    (timm_network, dict(model_name='resnet18', features_only=True)),
+    (timm_network, dict(model_name='resnet18')),
+    (timm_network, dict(model_name='convnext_atto'))],
+    ids=['r50', 'convnext', 'timm stages', 'timm resnet', 'timm convnext'])
+def test_recomputed_activations_give_the_same_gradients(make, kwargs, randomise):
+    image, results, kept = torch.randn(2, 3, 65, 64, dtype=torch.float64), [], []
+    for recomputed in (False, True):
         torch.manual_seed(0)
-        net = randomise(build(dict(type='WithRLA', backbone={**cfg, 'with_cp': with_cp},
-                                   rla=dict(channels=4)))).train().double()
+        net = WithRLA(make(recomputed, **kwargs), rla=dict(channels=4))
+        net = randomise(net).train().double()
+        assert {step.recompute for step in net._steps} == {recomputed}
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
-            net(image.double())
+            net(image)
         kept.append(sum(sizes))
-        results.append(outputs_and_gradients(net, image.double()))
-    for recomputed, stored in zip(*reversed(results), strict=True):
-        torch.testing.assert_close(recomputed, stored, rtol=1e-9, atol=1e-9)
+        results.append(outputs_and_gradients(net, image))
+    for ours, stored in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(ours, stored, rtol=1e-9, atol=1e-9)
     assert kept[1] < 0.6 * kept[0]
+
+
+def test_checkpointing_of_a_built_network_is_taken_over_by_train(randomise, image):
+    net = randomise(WithRLA(timm_network(False, model_name='resnet18'), rla=dict(channels=4)))
+    expected = outputs_and_gradients(net.train(), image)
+    net.timm_model.set_grad_checkpointing()
+    with pytest.raises(RuntimeError, match=r'recomputed .* set_grad_checkpointing'):
+        outputs_and_gradients(net, image)
+    for ours, theirs in zip(outputs_and_gradients(net.train(), image), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_the_whole_backbone_may_be_recomputed_but_no_part_of_it(net, image):
@@ -254,6 +281,17 @@ class Around(nn.Module):
         return self.function(x)
 
 
+def test_what_a_users_hook_holds_is_not_changed(net, image):
+    expected, held, conv = net(image), [], net.layer2[1].conv1
+    hook = conv.register_forward_hook(  # as if it were there before WithRLA
+        lambda module, args, out: held.append((args[0], out)), prepend=True)
+    outs = net(image)
+    hook.remove()
+    (x, out), = held
+    assert torch.equal(out, conv(x))
+    assert all(map(torch.equal, outs, expected))
+
+
 def test_replaced_norms_still_show_y(image, randomise):
     cfg = {**R18, 'norm_cfg': dict(type='SyncBN', requires_grad=True)}
     net = build(dict(type='WithRLA', backbone=cfg, norm_cfg=dict(type='SyncBN')))
@@ -271,31 +309,11 @@ def test_a_bypassed_part_is_an_error_not_another_result(net, image, monkeypatch)
         net(image)
 
 
-def test_autocast_trains_close_to_float32(net, image):
-    net.train()
-    exact = net(image)
-    with torch.autocast('cpu', torch.bfloat16):
-        outs = net(image)
-        total(outs).backward()
-    for out, expected in zip(outs, exact, strict=True):
-        assert (out.float() - expected).abs().max() < 0.1 * expected.abs().max()
-    assert all(p.grad.isfinite().all() for p in net.parameters())
-
-
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
 def test_the_hidden_state_has_the_networks_dtype(dtype):
     net = build(dict(type='WithRLA', backbone=R18, out_hidden=True)).to(dtype).eval()
     outs = net(torch.randn(1, 3, 64, 64, dtype=dtype))
     assert {out.dtype for out in outs} == {dtype}
-
-
-def test_channels_last_stays_and_agrees(net, image):
-    expected = net(image)
-    outs = net.to(memory_format=torch.channels_last)(
-        image.contiguous(memory_format=torch.channels_last))
-    for out, other in zip(outs, expected, strict=True):
-        assert out.is_contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(out, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_meta_device_needs_no_memory():
@@ -320,6 +338,9 @@ def test_a_network_may_be_given_itself_and_is_plain_after_an_error():
     (dict(rla=dict(channel=3)), ("'channel'", 'channels, variant')),
     (dict(rla=dict(exchange=False)), ('rla.exchange=False', 'out_hidden')),
     (dict(backbone=dict(type='RLAResNet', depth=18, base_channels=8)), ('RLAResNet', 'rla=dict')),
+    (dict(backbone=nn.Sequential(nn.Conv2d(3, 3, 1))), ('Sequential', 'give a module')),
+    (dict(blocks=[dict(block=r'layer\d\.\d', entry='conv2')]),
+     ('layer2.0', '(16, 16)', '(8, 8)', 'model.backbone.blocks')),
     (dict(input_shape=(4, 64, 64)), ('ResNet', '(4, 64, 64)', 'input_shape')),
 ])
 def test_a_wrong_value_is_named_with_the_fix(arguments, parts):
@@ -346,6 +367,29 @@ def small(name, randomise):
     return randomise(build(dict(type='WithRLA', backbone=SMALL[name], rla=dict(channels=4)))).eval()
 
 
+@pytest.mark.parametrize('name', ['r18', 'regnet', 'cspnext', 'mobilenet', 'convnext'])
+def test_autocast_trains_and_is_close_to_float32(name, randomise, image):
+    net = small(name, randomise)
+    exact = net(image)
+    with torch.autocast('cpu', torch.bfloat16):
+        outs = net(image)
+        total(net.train()(image)).backward()
+    for out, expected in zip(outs, exact, strict=True):
+        assert (out.float() - expected).abs().max() < 0.1 * expected.abs().max()
+    assert all(p.grad.isfinite().all() for p in net.rla.parameters())
+
+
+@pytest.mark.parametrize('name', ['r18', 'regnet', 'cspnext', 'mobilenet'])
+def test_channels_last_stays_and_agrees(name, randomise, image):
+    net = small(name, randomise)
+    expected = net(image)
+    outs = net.to(memory_format=torch.channels_last)(
+        image.contiguous(memory_format=torch.channels_last))
+    for out, other in zip(outs, expected, strict=True):
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(out, other, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize('name', SMALL)
 def test_a_fused_network_computes_the_same(name, randomise, image):
     net = small(name, randomise).double()
@@ -358,9 +402,64 @@ def test_a_fused_network_computes_the_same(name, randomise, image):
         torch.testing.assert_close(ours, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize('name', ['r18', 'cspnext'])
+NAMED = {
+    'first': (R18, dict(block=r'layer\d\.\d', entry='conv1'), 'bn1'),
+    'second': (R50, dict(block=r'layer\d\.\d', entry='conv2'), 'bn2'),
+    'last': (R50, dict(block=r'layer1\.\d', entry='conv3'), 'bn3'),
+    'depthwise': (SMALL['cspnext'], dict(block=r'stage3\.1\.blocks\.\d',
+                                        entry='conv2.depthwise_conv.conv'),
+                  'conv2.depthwise_conv.bn'),
+}
+
+
+@pytest.mark.parametrize('name', NAMED)
+def test_a_network_is_fused_at_the_entries_that_the_config_names(name, randomise, image):
+    cfg, names, norm = NAMED[name]
+    net = randomise(build(dict(type='WithRLA', backbone=cfg, rla=dict(channels=4),
+                               blocks=[names]))).eval().double()
+    image, expected = image.double(), net(image.double())
+    fused = fuse(copy.deepcopy(net))
+    assert {step.block.norm for step in net._steps} == {norm}
+    assert {type(step.module.get_submodule(norm)) for step in fused._steps} == {nn.Identity}
+    for ours, other in zip(fused(image), expected, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        for reader in fused.readers():
+            reader.weight.zero_()
+    assert not torch.allclose(fused(image)[-1], expected[-1])  # h is a part of the comparison
+
+
+def test_a_norm_that_takes_a_copy_of_the_entrys_output_is_fused_with_it(randomise):
+    class Copying(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return x + self.norm(self.conv(x).clone())
+
+    blocks = nn.Sequential(Copying(), Copying())
+    net = WithRLA(Around(blocks, blocks), rla=dict(channels=2))
+    net, image = randomise(net).eval().double(), torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(fuse(copy.deepcopy(net))(image), net(image), rtol=1e-9, atol=1e-9)
+
+
+# Two stages are enough, and a compilation takes seconds.
+COMPILED = {
+    'r18': R18,
+    'resnext': {**X50, **dict(num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(0, 1))},
+    'regnet': dict(type='mmdet.RegNet', strides=(2, 2), dilations=(1, 1), out_indices=(0, 1),
+                   arch=dict(w0=16, wa=16.0, wm=2.5, group_w=8, depth=3, bot_mul=1.0)),
+    'cspnext': SMALL['cspnext'],
+    'convnext': dict(type='mmpretrain.ConvNeXt', arch=dict(depths=[2, 2], channels=[8, 16]),
+                     out_indices=(0, 1)),
+}
+
+
+@pytest.mark.parametrize('name', COMPILED)
 def test_compile_has_no_graph_break(name, randomise, image):
-    net = small(name, randomise).train()
+    net = randomise(build(dict(type='WithRLA', backbone=COMPILED[name], rla=dict(channels=4))))
+    net.train()
     expected = copy.deepcopy(net)(image)
     outs = torch.compile(net, backend='aot_eager', fullgraph=True)(image)
     for ours, other in zip(outs, expected, strict=True):

@@ -4,8 +4,7 @@ import gc
 import resource
 from pathlib import Path
 
-# The aim is 2 GB. The highest peak that was measured is 2.02 GB.
-LIMIT = 5 << 29
+LIMIT = 2 << 30
 
 
 def release_memory() -> None:

@@ -116,10 +116,22 @@ def test_what_is_frozen_depends_on_the_loaded_weights(copied, plain):
     assert find_new_parts(net, own) == ()
 
 
+def test_ddp_must_know_what_the_weights_let_train(plain, monkeypatch):
+    monkeypatch.setattr('mmrla.models.with_rla.get_world_size', lambda: 2)
+    WithRLA(dict(MMDET), rla=RLA).load_state_dict(plain.state_dict(), strict=False)
+    net = WithRLA(dict(MMDET, frozen_stages=1), rla=RLA)
+    with pytest.raises(RuntimeError, match="runner_type='RLARunner'"):
+        net.load_state_dict(plain.state_dict(), strict=False)
+    net.is_wrapped_later = True
+    net.load_state_dict(plain.state_dict(), strict=False)
+    assert all(parameter.requires_grad for parameter in net.rla.parameters())
+
+
 def test_frozen_random_values_are_found(torchvision_file):
     frozen = dict(MMDET, frozen_stages=1)
     net = WithRLA(dict(frozen), rla=RLA)
     assert net.keeps_random_values()
+    assert WithRLA(dict(MMDET), rla=RLA).keeps_random_values()  # norm_eval is True by default
     assert not WithRLA(dict(MMDET, norm_eval=False), rla=RLA).keeps_random_values()
     pretrained = WithRLA(dict(frozen), rla=RLA, init_cfg=dict(
         type='Pretrained', checkpoint=torchvision_file))

@@ -4,8 +4,8 @@
 
 Only the data root, the image scale, the number of iterations and the work dir of a
 config are changed. --without-weights also removes the initial weights, for a machine
-without a network. Each config runs in its own process. One line is printed per
-config, and the exit code is 1 if a config failed.
+without a network. --processes runs a config through tools/dist_train.sh. One line is
+printed per config, and the exit code is 1 if a config failed.
 """
 import argparse
 import subprocess
@@ -44,14 +44,22 @@ def check(path: Path, args: argparse.Namespace) -> str:
             cfg.model.backbone.init_cfg = None
         short = Path(folder) / path.name
         cfg.dump(short)
-        result = subprocess.run(
-            [sys.executable, REPO / 'tools/train.py', short, '--work-dir', folder], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command = [sys.executable, REPO / 'tools/train.py', short]
+        if args.processes > 1:
+            command = [REPO / 'tools/dist_train.sh', short, str(args.processes)]
+        result = subprocess.run([*command, '--work-dir', folder], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = result.stdout.strip().splitlines()
     if result.returncode:
         raise RuntimeError(lines[-1] if lines else 'no output')
     losses = [line.split(' loss: ')[1].split()[0] for line in lines if ' loss: ' in line]
-    return f'losses {" ".join(losses)}; {evaluation(lines)}'
+    return f'{initial_weights(lines)}; losses {" ".join(losses)}; {evaluation(lines)}'
+
+
+def initial_weights(lines: List[str]) -> str:
+    """Return what the report says of the entries that start from initial values."""
+    found = [line.split('INFO - ')[-1] for line in lines if 'left at their initial values' in line]
+    return found[0] if found else 'no initial weights'
 
 
 def evaluation(lines: List[str]) -> str:
@@ -71,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('configs', nargs='*', type=Path, help='default: configs/*_1x*.py')
     parser.add_argument('--scale', nargs=2, type=int, default=(213, 128), help='image scale')
     parser.add_argument('--iterations', type=int, default=2, help='training iterations')
+    parser.add_argument('--processes', type=int, default=1, help='processes of each run')
     parser.add_argument('--without-weights', action='store_true',
                         help='start from random weights')
     return parser

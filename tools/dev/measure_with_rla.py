@@ -1,23 +1,30 @@
-"""Measure what WithRLA adds to the backbones of FAMILIES, as the table of the docs.
+"""Measure what WithRLA adds to the backbones of FAMILIES, as the tables of the docs.
 
     python tools/dev/measure_with_rla.py                  # all, a Markdown table
-    python tools/dev/measure_with_rla.py ResNeSt CSPNeXt --rounds 9
+    python tools/dev/measure_with_rla.py ResNeSt-50 CSPNeXt-s --rounds 9
+    python tools/dev/measure_with_rla.py --wrapper        # WithRLA against RLAResNet
 
-Times are those of one image of 224 x 224 in inference, and of a training step of two. The
-plain network and the one with a hidden path run alternately. The ratio is that of the fastest
-round of each, which other work on the machine disturbs least.
+Two networks run alternately on one thread, one round after another. A figure is the median
+over the rounds of the ratio of their CPU times, and with ``--wrapper`` also the quartiles.
+Other work on the machine disturbs both networks of a round.
 """
 import argparse
 import copy
+import statistics
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.registry import MODELS
-from torch import nn
+from torch import Tensor, nn
 
 from mmrla.commands.logs import silence_logs
+from mmrla.models import RLAResNet
+from mmrla.models.lean.conditions import plain_path
 
+SIZE = (224, 224)
+# For the wrapper's own cost: a training step and an inference of one image each.
+WRAPPER_SIZES = ((320, 320), (480, 640))
 TIMM = 'mmpretrain.TIMMBackbone'
 FAMILIES: Dict[str, Dict[str, Any]] = {
     'ResNet-18': dict(type='mmdet.ResNet', depth=18),
@@ -66,39 +73,71 @@ def pair_of(cfg: Dict[str, Any]) -> Tuple[nn.Module, nn.Module]:
     return plain, MODELS.build(dict(type='WithRLA', backbone=copy.deepcopy(plain)))
 
 
-def infer(network: nn.Module) -> None:
+def wrapper_pair() -> Tuple[nn.Module, nn.Module]:
+    """ResNet-50 with a hidden path, by RLAResNet and by WithRLA, with the same weights."""
+    settings = dict(depth=50, norm_eval=False)
+    special = RLAResNet(rla=dict(channels=32, variant='v1'), **settings)
+    wrapped = MODELS.build(dict(type='WithRLA', backbone=dict(type='mmdet.ResNet', **settings)))
+    wrapped.load_state_dict(special.state_dict(), strict=True)
+    return special, wrapped
+
+
+def infer(network: nn.Module, images: Tensor) -> None:
     network.eval()
     with torch.no_grad():
-        network(torch.zeros(1, 3, 224, 224))
+        network(images)
 
 
-def train(network: nn.Module) -> None:
+def train(network: nn.Module, images: Tensor) -> None:
     network.train()
     network.zero_grad()
-    outs = network(torch.zeros(2, 3, 224, 224))
-    sum(out.mean() for out in outs).backward()
+    sum(out.mean() for out in network(images)).backward()
 
 
-def ratio(function: Callable, networks: Tuple[nn.Module, nn.Module], rounds: int) -> float:
-    """The ratio of the second network's time to the first's."""
-    seconds = {network: [] for network in networks}
+def ratios(function: Callable, networks: Tuple[nn.Module, nn.Module], images: Tensor,
+           rounds: int) -> List[float]:
+    """The ratio of the second network's CPU time to the first's, of each round.
+
+    Args:
+        function: Takes a network and images.
+        networks: The two networks.
+        images: Shape (N, 3, H, W).
+        rounds: Their number. One more, at the start, is not counted.
+    """
+    found = []
     for i in range(rounds + 1):
+        seconds = {}
         for network in networks if i % 2 else reversed(networks):
             start = time.process_time()
-            function(network)
-            seconds[network].append(time.process_time() - start)
-    plain, added = (min(seconds[network][1:]) for network in networks)
-    return added / plain
+            function(network, images)
+            seconds[network] = time.process_time() - start
+        found.append(seconds[networks[1]] / seconds[networks[0]])
+    return found[1:]
 
 
 def measure(name: str, rounds: int) -> List[str]:
-    """A row of the table."""
+    """A row of the table of backbones."""
     torch.manual_seed(0)
     networks = plain, added = pair_of(FAMILIES[name])
     counts = [sum(p.numel() for p in network.parameters()) for network in networks]
+    times = [statistics.median(ratios(function, networks, torch.randn(count, 3, *SIZE), rounds))
+             for function, count in ((infer, 1), (train, 2))]
     return [name, str(len(added._steps)), str(len(added.rla)), f'{counts[0] / 1e6:.2f} M',
             f'{(counts[1] - counts[0]) / 1e6:.2f} M ({counts[1] / counts[0] - 1:.1%})',
-            f'{ratio(infer, networks, rounds):.2f}', f'{ratio(train, networks, rounds):.2f}']
+            *(f'{value:.2f}' for value in times)]
+
+
+def measure_wrapper(size: Tuple[int, int], rounds: int) -> List[str]:
+    """A row of the table of the wrapper's own cost."""
+    torch.manual_seed(0)
+    networks, images = wrapper_pair(), torch.randn(1, 3, *size)
+    row = ['{} x {}'.format(*size)]
+    for function in (infer, train):
+        with plain_path():
+            found = ratios(function, networks, images, rounds)
+        low, median, high = statistics.quantiles(found, n=4, method='inclusive')
+        row.append(f'{median:.3f} ({low:.3f} to {high:.3f})')
+    return row
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -106,8 +145,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description='Measure what WithRLA adds to backbones.')
     parser.add_argument('names', nargs='*', default=list(FAMILIES), metavar='NAME',
                         help=f'any of: {", ".join(FAMILIES)}')
-    parser.add_argument('--rounds', type=int, default=7, help='number of interleaved rounds')
+    parser.add_argument('--rounds', type=int, default=9, help='number of interleaved rounds')
+    parser.add_argument('--wrapper', action='store_true',
+                        help='measure the cost of the wrapper itself, not of the hidden path')
     return parser
+
+
+def print_row(cells: Sequence[str]) -> None:
+    """Print a row of a Markdown table."""
+    print(f'| {" | ".join(cells)} |', flush=True)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -118,11 +164,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if unknown:
         parser.error(f'{unknown[0]!r} is not known; choose among: {", ".join(FAMILIES)}')
     silence_logs()
-    header = ['backbone', 'blocks', 'stages', 'parameters', 'added', 'inference', 'training step']
-    for row in (header, ['---'] * len(header)):
-        print(f'| {" | ".join(row)} |')
+    torch.set_num_threads(1)
+    header = ['image', 'inference', 'training step'] if args.wrapper else [
+        'backbone', 'blocks', 'stages', 'parameters', 'added', 'inference', 'training step']
+    print_row(header)
+    print_row(['---'] * len(header))
+    if args.wrapper:
+        for size in WRAPPER_SIZES:
+            print_row(measure_wrapper(size, args.rounds))
+        return
     for name in args.names:
-        print(f'| {" | ".join(measure(name, args.rounds))} |', flush=True)
+        print_row(measure(name, args.rounds))
 
 
 if __name__ == '__main__':
