@@ -8,10 +8,10 @@ r"""Compare the cost of models: time, memory and multiply-adds.
         --batch 8 --size 224 224 --json time.json      # the paper's throughput table
 
 Every figure is also given as a ratio to the first config. With --efficient-conv-bn-eval
-a second baseline is measured as well: the first config with mmengine's own folding of norms
-in eval mode. A config is a file, or the name of a config of an installed package. All models are built in one process
-and are measured in turn, round by round, on the same images, because the speed of
-a machine varies over time.
+a second baseline is measured as well: the first config with mmengine's own folding of
+norms in eval mode. A config is a file, or the name of a config of an installed package.
+All models are built in one process and are measured in turn, round by round, on the same
+images, because the speed of a machine varies over time.
 """
 import argparse
 import contextlib
