@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('checkpoint', help='a trained detector or the work dir of a training')
     parser.add_argument('inputs', nargs='+', help='images or folders')
-    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('--rounds', type=int, default=5, help='measured rounds')
     return parser
 
 
