@@ -188,15 +188,23 @@ class Predictor:
                ) -> Iterator[Tuple[Frame, DetDataSample]]:
         """Detect objects image by image, with no more than a few batches in memory.
 
-        Images are read and scaled in a second thread while the network computes.
+        While a GPU computes, the next images are read and scaled in a second thread. On a
+        CPU that thread would take a core from the network, whose threads wait for each other.
         """
         frames = iter(inputs if isinstance(inputs, Inputs) else open_inputs(inputs))
+        for batch in self._loaded(iter(lambda: self._batch(frames), [])):
+            chunk, data = self.inferencer.collate_fn(batch)
+            with torch.inference_mode():
+                samples = self.inferencer.forward(data)
+            yield from zip(chunk, samples, strict=True)
+
+    def _loaded(self, batches: Iterator[List[Frame]]) -> Iterator[List[Tuple[Frame, dict]]]:
+        """Read and scale the images of each batch."""
+        if torch.device(self.device).type == 'cpu':
+            yield from map(self._load, batches)
+            return
         with ThreadPoolExecutor(1, thread_name_prefix='mmrla-read') as reader:
-            for batch in _ahead(reader, self._load, iter(lambda: self._batch(frames), [])):
-                chunk, data = self.inferencer.collate_fn(batch)
-                with torch.inference_mode():
-                    samples = self.inferencer.forward(data)
-                yield from zip(chunk, samples, strict=True)
+            yield from _ahead(reader, self._load, batches)
 
     def _batch(self, frames: Iterator[Frame]) -> List[Frame]:
         return list(islice(frames, self.batch_size))
