@@ -15,7 +15,6 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 import cv2
 import numpy as np
-import torch
 
 import mmrla  # noqa: F401  (registers the modules)
 
@@ -73,7 +72,7 @@ class PictureWriter:
 
     def __init__(self, predictor: Any, folder: Path, score: float) -> None:
         self.predictor, self.folder, self.score = predictor, folder, score
-        is_on_cpu = torch.device(predictor.device).type == 'cpu'
+        is_on_cpu = predictor.device.type == 'cpu'
         self.executor = None if is_on_cpu else ThreadPoolExecutor(
             1, thread_name_prefix='mmrla-draw')
         self.waiting: List[Any] = []

@@ -200,7 +200,7 @@ class Predictor:
 
     def _loaded(self, batches: Iterator[List[Frame]]) -> Iterator[List[Tuple[Frame, dict]]]:
         """Read and scale the images of each batch."""
-        if torch.device(self.device).type == 'cpu':
+        if self.device.type == 'cpu':
             yield from map(self._load, batches)
             return
         with ThreadPoolExecutor(1, thread_name_prefix='mmrla-read') as reader:

@@ -68,6 +68,17 @@ def test_the_batch_size_does_not_change_what_is_found(checkpoint, samples, data)
         assert torch.allclose(one.pred_instances.bboxes, other.pred_instances.bboxes, atol=1e-2)
 
 
+def test_threads_that_read_and_draw_beside_a_gpu_give_the_same(
+        predictor, samples, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(mmrla.Predictor, 'device', torch.device('cuda'))
+    again = predictor(data / 'val2017')
+    for one, other in zip(again, samples, strict=True):
+        assert torch.equal(one.pred_instances.bboxes, other.pred_instances.bboxes)
+    args = predict.parse_args(['checkpoint', str(data / 'val2017'), '-o', str(tmp_path / 'out')])
+    predict.write_predictions(predictor, open_inputs(args.inputs), args)
+    assert len(list((tmp_path / 'out').glob('*.png'))) == len(samples)
+
+
 def test_arrays_are_found_the_same_as_files(predictor, samples, data):
     path = sorted((data / 'val2017').iterdir())[0]
     found = predictor(cv2.imread(str(path)))[0].pred_instances
