@@ -202,7 +202,7 @@ def check_package_itself() -> Finding:
 
 def check_forms() -> Iterator[Finding]:
     """The memory-saving forms of the backbone, on this machine's device."""
-    answer, error = ask('from mmrla.models.lean.compare import main; main()')
+    answer, error = ask('from mmrla.commands import compare_forms as forms; forms.print_comparison()')
     if answer is None:
         yield Finding(PROBLEM, 'memory-saving forms', error, SWITCH)
         return

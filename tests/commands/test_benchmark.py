@@ -46,3 +46,19 @@ def test_classifiers_are_measured(tmp_path):
     assert (plain['counts']['parameters'], rla['counts']['parameters']) == (272_314, 285_482)
     assert set(rla['times']) == {'train', 'infer'}
     assert rla['ratios']['multiply-adds'] > 1
+
+
+def test_the_second_baseline_folds_the_norms_of_the_first_config(tmp_path):
+    config = 'configs/shapes/faster_rcnn_r18_fpn.py'
+    output = call('tools/benchmark.py', config, CONFIG, '--backbone', '--size', 128, 128,
+                  '--batch', 1, '--rounds', 1, '--warm-up', 0, '--modes', 'train',
+                  '--efficient-conv-bn-eval', '--json', tmp_path / 'cost.json', '--cfg-options',
+                  'model.backbone.base_channels=8', 'model.backbone.norm_eval=True')
+    plain, folded, rla = json.loads((tmp_path / 'cost.json').read_text())['models']
+    assert folded['name'] == f'{plain["name"]} + efficient_conv_bn_eval'
+    saved = 'saved for backward'
+    assert folded['ratios'][saved] != 1, 'mmengine folded no norm'
+    assert folded['ratios_to_second'][saved] == 1
+    assert rla['ratios_to_second'][saved] == pytest.approx(
+        rla['counts'][saved] / folded['counts'][saved])
+    assert 'train / efficient_conv_bn_eval' in output

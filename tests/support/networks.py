@@ -1,4 +1,6 @@
-"""Values for the weights of test networks."""
+"""Values and results of test networks."""
+from typing import Dict
+
 import torch
 from torch import nn
 
@@ -20,3 +22,13 @@ def randomise(module: nn.Module) -> nn.Module:
             else:
                 value.normal_(0, value[0].numel()**-0.5)
     return module
+
+
+def results(net: nn.Module, image: torch.Tensor) -> Dict[str, torch.Tensor]:
+    """Outputs, gradients and buffers of one step."""
+    net.zero_grad()
+    outs = net(image)
+    sum(out.sin().sum() for out in outs).backward()
+    gradients = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+    buffers = {name: value.clone() for name, value in net.named_buffers()}
+    return {**{f'out {i}': out.detach() for i, out in enumerate(outs)}, **gradients, **buffers}

@@ -15,6 +15,7 @@ from mmrla.models.lean.conditions import plain_path
 from mmrla.models.lean.conv_norm import convolve, last_conv_norm
 from mmrla.models.lean.fuse import fuse
 from mmrla.models.lean.gated import ScaleChannels, pointwise
+from support.networks import results
 
 GATES = dict(SE=dict(type='SE', ratio=4), ECA=dict(type='ECA'))
 
@@ -23,16 +24,6 @@ def gated(depth=50, attention='ECA', variant='v1', **kwargs):
     """A small ResNet with a gate, and with a hidden path unless the variant is None."""
     rla = variant and dict(channels=3, variant=variant)
     return RLAResNet(depth, base_channels=8, attention=GATES[attention], rla=rla, **kwargs)
-
-
-def results(net, image):
-    """Outputs, gradients and buffers."""
-    net.zero_grad()
-    outs = net(image)
-    sum(out.sin().sum() for out in outs).backward()
-    gradients = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-    buffers = {name: value.clone() for name, value in net.named_buffers()}
-    return {**{f'out {i}': out.detach() for i, out in enumerate(outs)}, **gradients, **buffers}
 
 
 def assert_forms_agree(net, image):

@@ -20,6 +20,7 @@ from mmrla.models.lean.batch_norm import BatchNormStatistics
 from mmrla.models.lean.conditions import has_hooks, plain_path
 from mmrla.models.lean.conv_norm import NormedConv, conv_norm, convolve, last_conv_norm, read
 from mmrla.models.lean.pooling import MaxPool
+from support.networks import results
 
 SMALL = dict(base_channels=4, norm_eval=False)
 RLA = dict(channels=3)
@@ -53,16 +54,6 @@ NETWORKS = {
     'CIFAR': lambda: RLACifarResNet(29, bottleneck=True, base_channels=4, rla=RLA),
     'Xception': lambda: RLAXception(base_channels=2, num_middle=1, rla=RLA),
 }
-
-
-def results(net, image):
-    """Outputs, gradients and buffers."""
-    net.zero_grad()
-    outs = net(image)
-    sum(out.sin().sum() for out in outs).backward()
-    gradients = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-    buffers = {name: value.clone() for name, value in net.named_buffers()}
-    return {**{f'out {i}': out.detach() for i, out in enumerate(outs)}, **gradients, **buffers}
 
 
 # In eval mode, the values of a network with standardised weights overflow.

@@ -5,15 +5,15 @@ network; a GPU has other kernels, and its users can check them in half a minute.
 """
 import contextlib
 import json
-import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 import torch
 from torch import Tensor, nn
 
 from mmrla.models.backbones.resnet import RLAResNet
+from mmrla.models.lean.conditions import plain_path
 
-from .conditions import plain_path
+from .benchmark import saved_for_backward, seconds
 
 CASES = {
     'RLA, norm_eval': dict(norm_eval=True),
@@ -47,29 +47,6 @@ def _largest_difference(first: Dict[str, Tensor], second: Dict[str, Tensor]) -> 
                for name, value in first.items())
 
 
-def _seconds(function: Callable[[], Any], device: str) -> float:
-    start = time.perf_counter()
-    function()
-    if device != 'cpu':
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def _saved(net: nn.Module, images: Tensor) -> int:
-    """The bytes that a forward pass saves for backward, parameters included."""
-    saved: Dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outs = net(images)
-    del outs
-    return sum(saved.values())
-
-
 def _forms() -> List[contextlib.AbstractContextManager]:
     """The contexts of the memory-saving and of the plain forms."""
     return [contextlib.nullcontext(), plain_path()]
@@ -101,21 +78,17 @@ def compare_forms(device: str, size: int = 256, rounds: int = 3) -> Dict[str, Di
         times, saved = [[], []], []
         for form in _forms():
             with form:
-                saved.append(_saved(net, images))
+                saved.append(saved_for_backward(net, lambda: net(images)))  # noqa: B023
         for _ in range(rounds):
             for row, form in zip(times, _forms(), strict=True):
                 with form:
-                    row.append(_seconds(lambda: _step(net, images), device))  # noqa: B023
+                    row.append(seconds(lambda: _step(net, images)))  # noqa: B023
         results[case] = dict(difference=_largest_difference(*steps),
                              time=min(times[0]) / min(times[1]), saved=saved[0] / saved[1])
     return results
 
 
-def main() -> None:
+def print_comparison() -> None:
     """Print the comparison on this machine's device as JSON."""
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     print(json.dumps(dict(device=device, tolerance=TOLERANCE, cases=compare_forms(device))))
-
-
-if __name__ == '__main__':
-    main()

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
+from mmrla.commands import compare_forms as compare
 from mmrla.commands import doctor
-from mmrla.models.lean import compare
 
 
 def test_both_forms_agree_on_this_device():
