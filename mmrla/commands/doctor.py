@@ -46,8 +46,7 @@ print(json.dumps(dict(kept=kept.tolist(), cuda=get_compiling_cuda_version())))
 """
 REBUILD = ('python3 tools/setup_env.py in a clone of mmrla, or MMCV_WITH_OPS=1 pip install '
            '--no-build-isolation --no-cache-dir --force-reinstall --no-deps mmcv==2.1.0')
-
-
+FORMS = 'from mmrla.commands import compare_forms; compare_forms.print_comparison()'
 SWITCH = ('set MMRLA_MEMORY_SAVING=0 in the environment, or model.backbone.memory_saving=False, '
           'and report it with this line')
 
@@ -202,7 +201,7 @@ def check_package_itself() -> Finding:
 
 def check_forms() -> Iterator[Finding]:
     """The memory-saving forms of the backbone, on this machine's device."""
-    answer, error = ask('from mmrla.commands import compare_forms as forms; forms.print_comparison()')
+    answer, error = ask(FORMS)
     if answer is None:
         yield Finding(PROBLEM, 'memory-saving forms', error, SWITCH)
         return
