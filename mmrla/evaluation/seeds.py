@@ -146,8 +146,8 @@ def _draw_curves(axis, curves: Sequence[Sequence[Sequence[float]]], colour: str,
                  name: str) -> None:
     """Draw the curves of the runs of a config, and their mean over common epochs."""
     for curve in curves:
-        axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.6, alpha=0.5)
+        axis.plot(*zip(*curve, strict=True), '.-', color=colour, linewidth=0.6, alpha=0.5)
     points = [dict(map(tuple, curve)) for curve in curves]
     shared = sorted(set.intersection(*map(set, points)))
     axis.plot(shared, [mean(point[epoch] for point in points) for epoch in shared],
-              color=colour, linewidth=2, label=name)
+              '.-', color=colour, linewidth=2, markersize=9, label=name)
