@@ -73,8 +73,9 @@ setup(
         pretraining=requirements('pretraining'),
         timm=requirements('timm'),
         development=requirements('development'),
+        onnx=requirements('onnx'),
         report=requirements('report'),
-        all=[line for name in ('detection', 'pretraining', 'report', 'development')
+        all=[line for name in ('detection', 'pretraining', 'report', 'onnx', 'development')
              for line in requirements(name)]),
     classifiers=[
         'Development Status :: 4 - Beta',

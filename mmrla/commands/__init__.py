@@ -11,6 +11,7 @@ COMMANDS: Dict[str, str] = {
     'train': 'train a detector or a classifier',
     'test': 'evaluate a checkpoint',
     'predict': 'detect objects in images, folders and videos',
+    'export': 'write a detector as an ONNX file',
     'report': 'make one HTML page about one or several runs',
     'doctor': 'check the installation, and say how to fix it',
     'check-dataset': 'look for errors in a data set',

@@ -23,13 +23,15 @@ from .logs import silence_logs
 from .screen import SHOWN_ROWS, console, progress_bar, say, table
 
 PICTURES_AHEAD = 8
+ONNX = '.onnx'
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         description='Detect objects in images, folders and videos with a trained detector.')
-    parser.add_argument('checkpoint', help='a trained detector')
+    parser.add_argument('checkpoint', help='a trained detector: a checkpoint, a work dir, or a '
+                        'file of mmrla export (.onnx)')
     parser.add_argument('inputs', nargs='+', metavar='INPUT',
                         help='an image, a folder, a glob, a video, or the number of a camera')
     parser.add_argument('-o', '--out', type=Path, default=Path('predictions'),
@@ -55,7 +57,18 @@ def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         parser.error(f'--score {args.score} must be between 0 and 1')
     if args.batch_size < 1:
         parser.error(f'--batch-size {args.batch_size} must be 1 or more')
+    if Path(args.checkpoint).suffix == ONNX:
+        _check_onnx(parser, args)
     return args
+
+
+def _check_onnx(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse what an ONNX file cannot take."""
+    if not Path(args.checkpoint).is_file():
+        parser.error(f'{args.checkpoint} does not exist; mmrla export writes such a file')
+    for name in ('config', 'device', 'fuse'):
+        if getattr(args, name):
+            parser.error(f'--{name} is for checkpoints; {args.checkpoint} is an ONNX file')
 
 
 class PictureWriter:
@@ -168,12 +181,20 @@ class Summary:
             say(f'... and {len(rows) - len(shown)} more classes')
 
 
+def open_predictor(args: argparse.Namespace) -> Any:
+    """Load the detector of a checkpoint or of an ONNX file."""
+    from mmrla.inference import OnnxPredictor, Predictor  # imports mmdet
+    if Path(args.checkpoint).suffix == ONNX:
+        return OnnxPredictor(args.checkpoint, args.batch_size)
+    return Predictor(args.checkpoint, args.config, args.device, args.batch_size, args.fuse)
+
+
 def run(args: argparse.Namespace) -> None:
     """Predict, draw and write."""
-    from mmrla.inference import Predictor, open_inputs  # imports mmdet
+    from mmrla.inference import open_inputs  # imports mmdet
     inputs = open_inputs(args.inputs)
-    predictor = Predictor(args.checkpoint, args.config, args.device, args.batch_size, args.fuse)
-    say(f'{type(predictor.model).__name__} from {args.checkpoint}, '
+    predictor = open_predictor(args)
+    say(f'{predictor.name} from {args.checkpoint}, '
         f'{len(predictor.classes)} classes, on {predictor.device}')
     start = time.perf_counter()
     summary = write_predictions(predictor, inputs, args)

@@ -1,9 +1,9 @@
 """Trained detectors on images, folders and videos; importing a name imports mmdet."""
 from typing import Any
 
-__all__ = ['CocoWriter', 'Frame', 'InputError', 'Predictor', 'open_inputs']
+__all__ = ['CocoWriter', 'Frame', 'InputError', 'OnnxPredictor', 'Predictor', 'open_inputs']
 _MODULES = dict(CocoWriter='coco_json', Frame='sources', InputError='sources',
-                Predictor='predictor', open_inputs='sources')
+                OnnxPredictor='onnx_predictor', Predictor='predictor', open_inputs='sources')
 
 
 def __getattr__(name: str) -> Any:

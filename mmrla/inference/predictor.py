@@ -2,9 +2,8 @@
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
-import numpy as np
 import torch
 from mmdet.apis import DetInferencer
 from mmdet.evaluation import get_classes
@@ -20,9 +19,9 @@ from mmrla.weights.loading import PreparedState, has_backbone
 from mmrla.weights.reading import weights_key
 from mmrla.weights.sources import load_checkpoint
 
+from .base_predictor import BasePredictor
 from .checkpoints import find_checkpoint
-from .drawing import colors_of, draw_instances
-from .sources import Frame, Input, InputError, Inputs, open_inputs
+from .sources import Frame, InputError
 
 # What is read from a config to build a detector and its test pipeline.
 NEEDED = ('model', 'test_dataloader')
@@ -127,7 +126,7 @@ def _without_weights(model: Any) -> None:
             _without_weights(value)
 
 
-class Predictor:
+class Predictor(BasePredictor):
     """Detects objects in images, folders and videos with a trained detector.
 
     Args:
@@ -150,15 +149,19 @@ class Predictor:
                  device: Optional[str] = None, batch_size: int = 1, fuse: bool = False) -> None:
         if batch_size < 1:
             raise ValueError(f'batch_size is {batch_size}; it must be 1 or more')
-        self.batch_size = batch_size
         checkpoint = find_checkpoint(checkpoint)
         content = load_checkpoint(checkpoint)
         self.cfg = read_config(content, checkpoint, config)
         self.inferencer = _Inferencer(self.cfg, content, device)
-        self.classes: Tuple[str, ...] = tuple(self.inferencer.model.dataset_meta['classes'])
-        self.colors = colors_of(self.inferencer.model.dataset_meta['palette'], len(self.classes))
+        meta = self.inferencer.model.dataset_meta
+        super().__init__(meta['classes'], meta['palette'], batch_size)
         if fuse:
             fuse_model(self.inferencer.model)
+
+    @property
+    def name(self) -> str:
+        """What detects, for the screen."""
+        return type(self.model).__name__
 
     @property
     def model(self) -> nn.Module:
@@ -170,29 +173,14 @@ class Predictor:
         """Where the detector is."""
         return next(self.model.parameters()).device
 
-    def __call__(self, inputs: Union[Input, Iterable[Input]], as_supervision: bool = False
-                 ) -> list:
-        """Detect objects.
-
-        Args:
-            inputs: See :func:`~mmrla.inference.sources.open_inputs`.
-            as_supervision: Return ``supervision.Detections`` instead of mmdet's samples.
-
-        Returns:
-            list[DetDataSample]: One for each image, with ``pred_instances``.
-        """
-        samples = [sample for _, sample in self.stream(inputs)]
-        return [self.to_supervision(sample) for sample in samples] if as_supervision else samples
-
-    def stream(self, inputs: Union[Input, Iterable[Input], Inputs]
-               ) -> Iterator[Tuple[Frame, DetDataSample]]:
-        """Detect objects image by image, with no more than a few batches in memory.
+    def predict_batches(self, batches: Iterator[List[Frame]]
+                        ) -> Iterator[Tuple[Frame, DetDataSample]]:
+        """Detect objects in batches of images.
 
         While a GPU computes, the next images are read and scaled in a second thread. On a
         CPU that thread would take a core from the network, whose threads wait for each other.
         """
-        frames = iter(inputs if isinstance(inputs, Inputs) else open_inputs(inputs))
-        for batch in self._loaded(iter(lambda: self._batch(frames), [])):
+        for batch in self._loaded(batches):
             chunk, data = self.inferencer.collate_fn(batch)
             with torch.inference_mode():
                 samples = self.inferencer.forward(data)
@@ -206,9 +194,6 @@ class Predictor:
         with ThreadPoolExecutor(1, thread_name_prefix='mmrla-read') as reader:
             yield from _ahead(reader, self._load, batches)
 
-    def _batch(self, frames: Iterator[Frame]) -> List[Frame]:
-        return list(islice(frames, self.batch_size))
-
     def _load(self, frames: List[Frame]) -> List[Tuple[Frame, dict]]:
         return [(frame, self._prepare(frame)) for frame in frames]
 
@@ -219,31 +204,6 @@ class Predictor:
         except Exception as error:  # decoders and transforms raise nearly anything
             raise InputError(f'image {frame.name} cannot be used '
                              f'({type(error).__name__}: {str(error).splitlines()[0]})') from error
-
-    def draw(self, frame: Frame, sample: DetDataSample, score: float = 0.3) -> np.ndarray:
-        """A picture with boxes, masks and class names.
-
-        Args:
-            frame: The image.
-            sample: What was found on it.
-            score: Detections below this score are left out.
-
-        Returns:
-            np.ndarray: Shape (H, W, 3), BGR.
-        """
-        found = sample.pred_instances
-        found = found[found.scores >= score].cpu().numpy()
-        return draw_instances(frame.pixels(), found, self.classes, self.colors)
-
-    def to_supervision(self, sample: DetDataSample) -> Any:
-        """A sample as ``supervision.Detections``, with class names in its data."""
-        try:
-            import supervision
-        except ImportError as error:
-            raise ImportError('supervision is not installed: pip install supervision') from error
-        found = supervision.Detections.from_mmdetection(sample.cpu())
-        found.data['class_name'] = np.array([self.classes[label] for label in found.class_id])
-        return found
 
 
 def _ahead(executor: ThreadPoolExecutor, function: Any, items: Iterator, depth: int = 2

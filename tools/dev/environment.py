@@ -80,7 +80,8 @@ def say(message: str) -> None:
 def requirement_files(development: bool = True) -> list:
     """Return the requirement files that the environment must satisfy."""
     names = ['runtime', 'mminstall', 'detection', 'pretraining', 'report']
-    return [REQUIREMENTS / f'{name}.txt' for name in names + ['development'] * development]
+    names += ['onnx', 'development'] if development else []
+    return [REQUIREMENTS / f'{name}.txt' for name in names]
 
 
 def unmet(python: Path, development: bool = True) -> str:

@@ -135,6 +135,8 @@ def detector_part(request, randomise):
     return fuse(net) if request.param == 'fused' else net
 
 
+# The fused form: tests/export/test_onnx.py.
+@pytest.mark.parametrize('detector_part', ['as trained'], indirect=True)
 @torch.no_grad()
 def test_onnx_gives_the_same_outputs_at_any_size(detector_part, tmp_path):
     import onnxruntime
