@@ -138,6 +138,16 @@ def test_a_run_killed_five_times_ends_bit_identical(data, tmp_path, name):
     assert_same(*(weights(tmp_path / run, last) for run in ('straight', 'killed')))
 
 
+def test_more_than_two_processes_continue_with_the_same_buckets(data, tmp_path):
+    """With more than two, the buckets of DDP decide how sums are rounded."""
+    options = dict(world=3, default_hooks__checkpoint=mid_epoch(), train_cfg__max_epochs=1,
+                   train_dataloader__batch_size=1)
+    for name, kill in (('straight', ()), ('killed', (1,)), ('killed', ())):
+        codes, output = run(data, tmp_path / name, act=kill_at(*kill), **options)
+        assert codes == [-signal.SIGKILL if kill else 0] * 3, output[-3000:]
+    assert_same(*(weights(tmp_path / run, 'iter_3.pth') for run in ('straight', 'killed')))
+
+
 def test_without_its_random_states_a_run_ends_elsewhere(data, tmp_path):
     """That the comparison above can fail."""
     options = dict(default_hooks__checkpoint=mid_epoch(), train_cfg__max_epochs=1)
