@@ -11,6 +11,8 @@ from typing import Optional
 from mmrla.weights.writing import remove_leftovers, save_error, write_file
 
 POINTER = 'last_checkpoint'
+# Longer names of files and paths do not exist.
+MAX_NAME, MAX_PATH = 255, 4096
 # The run that the newest checkpoints belong to: a new run must not resume from the
 # epoch_12.pth of an older one.
 RUN_FILE = 'run.json'
@@ -19,9 +21,8 @@ RUN_FILE = 'run.json'
 def read_run(folder: Path) -> Optional[str]:
     """The run that a work dir belongs to; None if it does not say."""
     try:
-        content = json.loads((folder / RUN_FILE).read_text())
-        return str(content['run'])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(_read_line(folder / RUN_FILE))['run'])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -39,11 +40,22 @@ def claim(folder: Path, run: Optional[str]) -> str:
 
 
 def read_pointer(folder: Path) -> Optional[str]:
-    """What ``last_checkpoint`` names; None if there is no such file."""
+    """What ``last_checkpoint`` names; None if there is no such file or it names no path."""
     try:
-        return (folder / POINTER).read_text().strip() or None
-    except (OSError, UnicodeDecodeError):
+        name = _read_line(folder / POINTER)
+    except (OSError, ValueError):
         return None
+    is_path = name.isprintable() and len(name) < MAX_PATH and all(
+        len(part) <= MAX_NAME for part in Path(name).parts)
+    return name if name and is_path else None
+
+
+def _read_line(path: Path) -> str:
+    """The content of a small file, which may be anything in a work dir of somebody else."""
+    if not path.is_file():
+        raise FileNotFoundError(f'{path} is not a file')
+    with path.open('rb') as file:
+        return file.read(MAX_PATH).decode().strip()
 
 
 def point_to(folder: Path, checkpoint: str) -> None:
