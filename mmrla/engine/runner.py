@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmrla.datasets.errors import name_annotation_errors, name_item_errors
 from mmrla.models.backbones.base import RLABackbone
+from mmrla.weights.background import WRITER
 from mmrla.weights.errors import CheckpointError, SaveError
 from mmrla.weights.fit import find_backbone
 from mmrla.weights.layouts import revised
@@ -188,8 +189,21 @@ class RLARunner(Runner):
     def train(self) -> nn.Module:
         """Train the model. Its weights are found before any data is read."""
         with self._clear_errors(self.work_dir):
-            self.prepare_weights()
-            return super().train()
+            try:
+                self.prepare_weights()
+                model = super().train()
+            except BaseException:
+                self._finish_saving()
+                raise
+            WRITER.wait()
+            return model
+
+    def _finish_saving(self) -> None:
+        """Complete the last checkpoint of a run that ends with an error or a signal."""
+        try:
+            WRITER.wait()
+        except SaveError as error:  # the error of the run is raised
+            self.logger.error(str(error))
 
     def val(self) -> dict:
         """Validate the model."""
