@@ -18,6 +18,7 @@ from mmrla.commands import convert_weights
 from mmrla.datasets import make_shapes
 from mmrla.engine import resume
 from mmrla.engine import work_dir as work_dir_module
+from mmrla.engine.errors import RunError
 from mmrla.models import RLAResNet
 from mmrla.weights import load_weights, writing
 from mmrla.weights.background import WRITER
@@ -333,6 +334,29 @@ def test_a_disk_that_is_full_in_the_background_ends_the_run_in_one_line(data, tm
     assert 'iter_2.pth cannot be written (No space left on device): free some space' in last
     assert not list((tmp_path / 'run').glob('*.pth'))
     assert not (tmp_path / 'run/last_checkpoint').exists()
+
+
+def test_a_second_run_in_a_work_dir_is_refused(tmp_path):
+    (tmp_path / '.epoch_1.pth.1.part').write_bytes(b'of the first run')
+
+    def second():
+        try:
+            work_dir_module.lock(tmp_path)
+        except RunError as error:
+            print(error)
+            return
+        print('it has the lock')
+
+    def said():
+        os.waitpid(chaos.fork(second, tmp_path / 'log'), 0)
+        return (tmp_path / 'log').read_text().splitlines()[-1]
+
+    file = work_dir_module.lock(tmp_path)
+    assert f'{tmp_path} is used by another run (process {os.getpid()}' in said()
+    work_dir_module.lock(tmp_path).close()  # this process may, and ends its lock
+    file.close()
+    assert said() == 'it has the lock'
+    assert said() == 'it has the lock', 'a process that has ended still has it'
 
 
 def test_a_dead_process_ends_the_others_soon(data, tmp_path):

@@ -5,7 +5,7 @@ import io
 import os.path as osp
 from collections import deque
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import IO, Dict, List, Optional
 
 import torch
 from mmengine.dist import is_main_process
@@ -13,7 +13,7 @@ from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 
-from mmrla.engine.work_dir import claim, point_to
+from mmrla.engine.work_dir import claim, lock, point_to
 from mmrla.weights.background import WRITER
 from mmrla.weights.reading import read_local
 from mmrla.weights.writing import atomic_backend_args
@@ -41,9 +41,12 @@ class SafeCheckpointHook(CheckpointHook):
         self.run: Optional[str] = None
         self.saved_iteration = -1
         self._is_due = False
+        self._lock: Optional[IO[str]] = None
 
     def before_train(self, runner) -> None:
         """Open the folder, for a new run or for the one that is resumed."""
+        if is_main_process():
+            self._lock = lock(Path(runner.work_dir))
         resumed_from = getattr(runner, 'resumed_from', None)
         if resumed_from is not None and is_main_process():
             # before mmengine removes the checkpoints that this one lists as outdated
