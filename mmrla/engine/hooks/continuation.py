@@ -125,6 +125,7 @@ class ContinuationHook(Hook):
             if hasattr(sampler, 'set_epoch'):
                 sampler.set_epoch(epoch)
         batches.epoch = 0
+        batches.forget()
         loop.dataloader_iterator = _Advanced(loop.dataloader, loop._iter, epoch)
         self._first_batch = 0
 
