@@ -92,7 +92,8 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run a subcommand."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ['--torchrun']:  # tools/dist_train.sh
-        run_torchrun(words[1:])
+        network = load(package_folder() / 'engine/network.py', 'mmrla_network')
+        run_torchrun([*network.join_machines(words[1:]), *words[1:]])
     folder = package_folder()
     commands = load(folder / 'commands/__init__.py', 'mmrla_commands').COMMANDS
     if not words or words[0] in ('-h', '--help', 'help'):

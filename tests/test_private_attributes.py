@@ -17,7 +17,9 @@ from mmengine.model.weight_init import BaseInit
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DefaultScope
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, checkpoint, loops
+from torch.distributed import Reducer
 from torch.nn.modules import batchnorm, module
+from torch.nn.parallel import DistributedDataParallel
 
 from support import REPO
 
@@ -31,6 +33,7 @@ PRIVATE = {
     '_accumulative_counts': OptimWrapper,
     '_backward_hooks': torch.nn.Module,
     '_backward_pre_hooks': torch.nn.Module,
+    '_build_params_for_reducer': DistributedDataParallel,
     '_current_graph_task_id': torch._C,
     '_decide_current_val_interval': EpochBasedTrainLoop,
     '_forward_hooks': torch.nn.Module,
@@ -52,6 +55,7 @@ PRIVATE = {
     '_metadata': torch.nn.Module().state_dict(),
     '_params_init_info': BaseModule,
     '_publish_model': CheckpointHook,
+    '_push_all_rebuilt_params': Reducer,
     '_randomness_cfg': Runner,
     '_resume': Runner,
     '_save_best_checkpoint': CheckpointHook,

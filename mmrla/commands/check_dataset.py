@@ -18,7 +18,7 @@ from mmengine.config import Config, ConfigDict
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.datasets import checks
 from mmrla.datasets.checks import ImageJob, Report
-from mmrla.datasets.errors import DataError
+from mmrla.datasets.errors import DataError, printable
 from mmrla.engine import preflight
 from mmrla.engine.config_checks import ConfigError, register_modules
 
@@ -170,7 +170,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         report = check(sources, num_classes, args.workers, args.examples)
         check_classes(report, args.config)
     except DataError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         sys.exit(2)
     print('\n'.join(report.lines()))
     sys.exit(0 if report.is_fine else 1)

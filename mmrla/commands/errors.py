@@ -12,6 +12,7 @@ from typing import Iterator, Optional
 
 from mmengine.registry import DefaultScope
 
+from mmrla.datasets.errors import printable
 from mmrla.engine.config_checks import ConfigError, arguments_of, unknown_argument
 from mmrla.engine.errors import run_error
 
@@ -83,10 +84,8 @@ def value_message(error: Exception) -> str:
 
 def explanation(error: Exception) -> Optional[str]:
     """Return what to tell the user, or None if the cause is not known."""
-    if is_user_error(error):
-        return message_of(error)
-    known = run_error(error)
-    return None if known is None else str(known)
+    known = error if is_user_error(error) else run_error(error)
+    return None if known is None else printable(message_of(known))
 
 
 def is_user_error(error: Exception) -> bool:

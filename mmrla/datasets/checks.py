@@ -1,6 +1,7 @@
 """Checks that read every image and every annotation of a data set."""
 import json
 import math
+import os.path as osp
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import cv2
 import numpy as np
 
-from .errors import DataError, reason
+from .errors import DataError, check_image_file, printable, reason
 from .folders import IMAGE_SUFFIXES
+from .processes import end_with_parent
 
 # Training works with these problems: they are reported, but they are not failures.
 HARMLESS = ('unused category', 'image without annotations', 'box partly outside')
@@ -44,7 +46,7 @@ class Report:
         """Add a problem."""
         self.counts[kind] += 1
         if len(self.found[kind]) < self.examples:
-            self.found[kind].append(example)
+            self.found[kind].append(printable(example))
 
     @property
     def is_fine(self) -> bool:
@@ -68,6 +70,8 @@ def read_annotations(path: Path) -> Dict[str, List[dict]]:
     Returns:
         dict: ``images``, ``annotations`` and ``categories``.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        raise DataError(f'annotations {path} are not a file')
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -246,9 +250,36 @@ def _run_length_problem(mask: dict, image: dict) -> Optional[str]:
         runs = _numbers(counts)
         if runs is None or any(not run >= 0 for run in runs) or sum(runs) != size[0] * size[1]:
             return 'run lengths whose sum is not the image area'
-    elif not isinstance(counts, str):
+    elif isinstance(counts, str):
+        runs = _decode_runs(counts)
+        if runs is None or min(runs, default=0) < 0 or sum(runs) != size[0] * size[1]:
+            return 'compressed run lengths that do not describe a mask of that size'
+    else:
         return 'a run-length encoding without counts'
     return None
+
+
+def _decode_runs(text: str) -> Optional[List[int]]:
+    """The run lengths of COCO's compressed strings; None if the text is not such a string.
+
+    Every character carries 5 bits of a number, the lowest first, and whether the number goes
+    on. From the fourth on, a number is the difference to the run before the last.
+    """
+    runs: List[int] = []
+    value = shift = 0
+    for char in text:
+        code = ord(char) - 48
+        if not 0 <= code < 64 or shift > 60:
+            return None
+        value |= (code & 31) << shift
+        shift += 5
+        if code & 32:
+            continue
+        if code & 16:
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    return None if shift else runs
 
 
 def _image_jobs(report: Report, path: Path, images: Dict[Any, dict],
@@ -262,11 +293,19 @@ def _image_jobs(report: Report, path: Path, images: Dict[Any, dict],
         seen[name] += 1
         if seen[name] == 2:
             report.add('file listed for two images', f'{path}: {name}')
+        if _is_outside(name):
+            report.add('image outside its folder', f'{path}: {name} (not read)')
+            continue
         if _size(image) is None:
             report.add('image without a size', f'{path}: {name}: width {image.get("width")!r}, '
                        f'height {image.get("height")!r}')
         jobs.append(ImageJob(str(folder / name), _size(image)))
     return jobs
+
+
+def _is_outside(name: str) -> bool:
+    """Whether a path leaves the folder that it is relative to; links may."""
+    return osp.isabs(name) or osp.normpath(name).split(osp.sep)[0] == osp.pardir
 
 
 def check_folders(report: Report, root: Path, num_classes: Optional[int] = None
@@ -303,6 +342,7 @@ def check_folders(report: Report, root: Path, num_classes: Optional[int] = None
 def image_problem(job: ImageJob) -> Optional[Tuple[str, str]]:
     """Read an image and return its problem as a kind and an example, or None."""
     try:
+        check_image_file(job.path)
         content = Path(job.path).read_bytes()
     except FileNotFoundError:
         return 'missing image', job.path
@@ -346,8 +386,13 @@ def check_images(report: Report, jobs: List[ImageJob], workers: int,
         problems = map(image_problem, jobs)
         _add_all(report, progress(problems))
         return
-    with ProcessPoolExecutor(workers, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_start_worker) as pool:
         _add_all(report, progress(pool.map(image_problem, jobs, chunksize=16)))
+
+
+def _start_worker() -> None:
+    end_with_parent()
+    cv2.setNumThreads(1)
 
 
 def _add_all(report: Report, problems: Iterable[Optional[Tuple[str, str]]]) -> None:

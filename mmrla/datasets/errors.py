@@ -1,5 +1,7 @@
 """Errors of data that name the file."""
 import contextlib
+import os
+import stat
 import traceback
 from typing import Any, Iterator, List, Optional, Sequence
 
@@ -9,6 +11,33 @@ from torch.utils.data import DataLoader, Dataset
 
 class DataError(ValueError):
     """Data cannot be used. The message names the file and the reason."""
+
+
+# No image of a data set is larger; a sparse file or a device can be.
+MAX_IMAGE_BYTES = 2**29
+
+
+def printable(text: str) -> str:
+    """Text in one line, with escapes for what a terminal would act on."""
+    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode()
+                   for char in text)
+
+
+def check_image_file(path: str) -> None:
+    """Raise if a path is no plain file of a size that can be read.
+
+    Opening a pipe waits for ever, and a device has no end. Whether the file exists is left
+    to the code that reads it.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f'image {printable(path)} is not a file')
+    if found.st_size > MAX_IMAGE_BYTES:
+        raise DataError(f'image {printable(path)} has {found.st_size / 2**20:.0f} MB; up to '
+                        f'{MAX_IMAGE_BYTES / 2**20:.0f} MB are read')
 
 
 class NamedItems:
@@ -30,6 +59,9 @@ class NamedItems:
     def load(self, index: int) -> Any:
         """One sample."""
         try:
+            path = _image_path(self.dataset, index)
+            if path is not None:
+                check_image_file(path)
             return self.dataset[index]
         except DataError:
             raise
@@ -45,10 +77,17 @@ def name_item_errors(loader: DataLoader) -> None:
 
 
 def _name(dataset: Dataset, index: int) -> str:
+    path = _image_path(dataset, index)
+    return f'sample {index} of {type(dataset).__name__}' if path is None else f'image {path}'
+
+
+def _image_path(dataset: Dataset, index: int) -> Optional[str]:
+    """The path of an image; None for other kinds of data sets and for object storage."""
     try:
-        return f'image {dataset.get_data_info(index)["img_path"]}'
+        path = str(dataset.get_data_info(index)['img_path'])
     except Exception:  # another kind of data set
-        return f'sample {index} of {type(dataset).__name__}'
+        return None
+    return None if '://' in path else path
 
 
 def reason(error: Exception) -> str:

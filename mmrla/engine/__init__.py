@@ -2,6 +2,7 @@
 
 Importing this package registers the runner and the hooks in MMEngine's registries.
 """
+from .data_parallel import RepeatableDataParallel
 from .errors import DivergedError, RunError
 from .hooks import (
     ContinuationHook,
@@ -13,4 +14,5 @@ from .hooks import (
 from .runner import RLARunner
 
 __all__ = ['ContinuationHook', 'DivergedError', 'FiniteLossHook', 'PendingValidationHook',
-           'RLARunner', 'RunError', 'SafeCheckpointHook', 'StopSignalHook']
+           'RLARunner', 'RepeatableDataParallel', 'RunError', 'SafeCheckpointHook',
+           'StopSignalHook']

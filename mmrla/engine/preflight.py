@@ -14,7 +14,7 @@ import cv2
 import torch
 from mmengine.config import Config
 
-from mmrla.datasets.errors import DataError
+from mmrla.datasets.errors import DataError, check_image_file
 from mmrla.weights.errors import CheckpointError, SaveError
 
 from .config_checks import ConfigError, did_you_mean
@@ -157,6 +157,7 @@ def check_category_ids(source: Source) -> None:
 def _check_image(source: Source, name: Any) -> None:
     """An image of the data set can be read."""
     path = source.images / str(name)
+    check_image_file(str(path))
     if not path.is_file():
         raise DataError(f'{source.loader}: image {path} does not exist; {source.annotations} lists '
                         f'it. Set {source.loader}.dataset.data_prefix.img to the folder of the '

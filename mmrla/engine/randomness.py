@@ -1,5 +1,6 @@
 """Random numbers of a run: their states, and a seed for every training sample."""
 import contextlib
+import copy
 import random
 from typing import Any, Dict, Iterator, List, Sequence
 
@@ -67,6 +68,12 @@ class Batch(List[int]):
         return Batch, (list(self), self.seeds)
 
 
+def _containers(batches: Sampler) -> Dict[str, Any]:
+    """Copies of the lists and dicts of a batch sampler."""
+    return {name: copy.deepcopy(value) for name, value in getattr(batches, '__dict__', {}).items()
+            if isinstance(value, (list, dict))}
+
+
 class RepeatableBatches(Sampler):
     """A batch sampler whose batches carry their seeds, and that can start within an epoch.
 
@@ -88,6 +95,14 @@ class RepeatableBatches(Sampler):
         self.seed = seed
         self.epoch = 0
         self.first = 0
+        self._initial = _containers(batches)
+
+    def forget(self) -> None:
+        """Forget the indices that an earlier iterator left.
+
+        mmdet's ``AspectRatioBatchSampler`` keeps incomplete batches for its next iterator.
+        """
+        vars(self.batches).update(copy.deepcopy(self._initial))
 
     def __iter__(self) -> Iterator[Batch]:
         seed, epoch, first = self.seed, self.epoch, self.first

@@ -6,7 +6,7 @@ its own checkpoints.
 from pathlib import Path
 from typing import Any, Callable, List, NamedTuple, Optional
 
-from mmengine.fileio import LocalBackend, get_file_backend
+from mmengine.fileio import HTTPBackend, LocalBackend, get_file_backend
 
 from mmrla.weights.errors import CheckpointError
 from mmrla.weights.reading import read_local
@@ -73,11 +73,18 @@ def find_newest(work_dir: str, log: Callable[[str], None]) -> Optional[str]:
 
 
 def _remote_pointer(folder: Path) -> Optional[str]:
-    """The checkpoint that the pointer names, if it is in object storage."""
+    """The checkpoint that the pointer names, if it is in object storage.
+
+    No run can write to a web server, so a pointer to one is not a run's own.
+    """
     name = read_pointer(folder)
-    if name and '://' in name and not isinstance(get_file_backend(name), LocalBackend):
-        return name
-    return None
+    if not name or '://' not in name:
+        return None
+    try:
+        backend = get_file_backend(name)
+    except Exception:  # a backend that is unknown, or whose package is not installed
+        return None
+    return None if isinstance(backend, (HTTPBackend, LocalBackend)) else name
 
 
 def _checkpoint_folder(folder: Path) -> Path:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 from mmengine.device import get_device
 from mmengine.dist import broadcast_object_list, is_distributed, is_main_process
 from mmengine.fileio import LocalBackend, get_file_backend, join_path
+from mmengine.model import is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import BaseLoop, Runner, load_state_dict
 from torch import nn
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmrla.datasets.errors import name_annotation_errors, name_item_errors
 from mmrla.models.backbones.base import RLABackbone
+from mmrla.weights.background import WRITER
 from mmrla.weights.errors import CheckpointError, SaveError
 from mmrla.weights.fit import find_backbone
 from mmrla.weights.layouts import revised
@@ -27,9 +29,10 @@ from mmrla.weights.reading import read_checkpoint, weights_key
 from mmrla.weights.sources import load_checkpoint, read_safely
 from mmrla.weights.writing import atomic_backend_args
 
+from .data_parallel import RepeatableDataParallel
 from .distributed import init_gloo
 from .errors import NoWeightsError, run_error
-from .hooks.continuation import CONTINUATION
+from .hooks.continuation import CONTINUATION, GRADIENT_ORDER
 from .randomness import RepeatableBatches, make_repeatable
 from .resume import check_resumable, find_newest
 from .signals import StopSignals
@@ -89,15 +92,28 @@ class RLARunner(Runner):
         super().setup_env(env_cfg)
 
     def wrap_model(self, model_wrapper_cfg: Optional[Dict], model: nn.Module) -> nn.Module:
-        """Wrap the model in DDP; without device numbers if there is no accelerator."""
-        if self.distributed and get_device() == 'cpu':
-            defaults = dict(
-                type='MMDistributedDataParallel',
-                device_ids=None,
+        """Wrap the model in DDP; without device numbers if there is no accelerator.
+
+        The buckets of DDP are those of the interrupted run, if there is one.
+        """
+        if self.distributed and not is_model_wrapper(model):
+            model_wrapper_cfg = {**self._wrapper_defaults(model_wrapper_cfg),
+                                 **(model_wrapper_cfg or {})}
+            if model_wrapper_cfg['type'] == RepeatableDataParallel.__name__:
+                model_wrapper_cfg[GRADIENT_ORDER] = (self.continuation or {}).get(GRADIENT_ORDER)
+        return super().wrap_model(model_wrapper_cfg, model)
+
+    def _wrapper_defaults(self, model_wrapper_cfg: Optional[Dict]) -> Dict[str, Any]:
+        """The arguments of DDP that a config need not set; mmengine's, but for two."""
+        defaults: Dict[str, Any] = dict(type=RepeatableDataParallel.__name__)
+        is_cpu = get_device() == 'cpu'
+        if is_cpu:
+            defaults['device_ids'] = None
+        if is_cpu or model_wrapper_cfg is None:
+            defaults.update(
                 broadcast_buffers=False,
                 find_unused_parameters=self.cfg.get('find_unused_parameters', False))
-            model_wrapper_cfg = {**defaults, **(model_wrapper_cfg or {})}
-        return super().wrap_model(model_wrapper_cfg, model)
+        return defaults
 
     def register_default_hooks(self, hooks: Optional[Dict[str, Any]] = None) -> None:
         """Register mmengine's default hooks and ``DEFAULT_HOOKS``."""
@@ -173,8 +189,21 @@ class RLARunner(Runner):
     def train(self) -> nn.Module:
         """Train the model. Its weights are found before any data is read."""
         with self._clear_errors(self.work_dir):
-            self.prepare_weights()
-            return super().train()
+            try:
+                self.prepare_weights()
+                model = super().train()
+            except BaseException:
+                self._finish_saving()
+                raise
+            WRITER.wait()
+            return model
+
+    def _finish_saving(self) -> None:
+        """Complete the last checkpoint of a run that ends with an error or a signal."""
+        try:
+            WRITER.wait()
+        except SaveError as error:  # the error of the run is raised
+            self.logger.error(str(error))
 
     def val(self) -> dict:
         """Validate the model."""
@@ -259,6 +288,8 @@ class RLARunner(Runner):
         """Resume from a checkpoint; see mmengine's ``Runner``."""
         super().resume(filename, *args, **kwargs)
         self.resumed_from = str(filename)
+        if isinstance(self.model, RepeatableDataParallel) and GRADIENT_ORDER in self.continuation:
+            self.model = self.wrap_model(self.cfg.get('model_wrapper_cfg'), self.model.module)
 
     def load_checkpoint(self, filename: str, map_location: Union[str, Callable] = 'cpu',
                         strict: bool = False,

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from mmrla.datasets.processes import end_with_parent
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # torchrun repeats a signal that the terminal has already sent to every process.
 REPEATED_WITHIN = 3.0
@@ -85,6 +87,7 @@ class StopSignals:
             loader.worker_init_fn = functools.partial(self._init_worker, loader.worker_init_fn)
 
     def _init_worker(self, worker_init_fn: Optional[Callable], worker_id: int) -> None:
+        end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._handle_in_worker)
         if worker_init_fn is not None:

@@ -2,6 +2,7 @@
 from pathlib import Path
 from typing import Optional, Union
 
+from mmrla.engine.work_dir import read_pointer
 from mmrla.weights.errors import CheckpointError
 
 
@@ -14,15 +15,13 @@ def best_checkpoint(folder: Path) -> Optional[Path]:
     Returns:
         Path | None: None if there is no checkpoint.
     """
-    best = sorted(folder.glob('best_*.pth'), key=_modified)
+    files = [path for path in folder.glob('*.pth') if path.is_file()]
+    best = sorted((path for path in files if path.name.startswith('best_')), key=_modified)
     if best:
         return best[-1]
-    pointer = folder / 'last_checkpoint'
-    if pointer.is_file():
-        last = folder / Path(pointer.read_text().strip()).name
-        if last.is_file():
-            return last
-    return max(folder.glob('*.pth'), key=_modified, default=None)
+    pointer = read_pointer(folder)
+    last = folder / Path(pointer).name if pointer else None
+    return last if last in files else max(files, key=_modified, default=None)
 
 
 def _modified(path: Path) -> float:

@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Union
+from typing import Any, Callable, Dict, Iterator, Optional, Union
 from urllib.parse import urlparse
 
 import torch
@@ -60,7 +60,9 @@ def read_checkpoint(source: Union[Path, bytes], name: str, map_location: Any = N
             values are read.
     """
     _check_digest(source, name)
-    if map_location != 'meta':
+    if map_location == 'meta':
+        _check_archive(source, name)
+    else:
         check_sums(source, name)
     with _naming_file(name):
         if _is_safetensors(source):
@@ -91,8 +93,25 @@ def with_source(checkpoint: Any, filename: str) -> Dict[str, Any]:
     metadata = Metadata(metadata_of(state))
     metadata.source = filename
     state = OrderedDict(state)
+    for entry, value in state.items():
+        _check_extent(entry, value, filename)
+    if key is not None and not isinstance(checkpoint.get('meta', {}), dict):
+        raise CheckpointError(f'checkpoint {filename} is damaged: its meta is a '
+                              f'{type(checkpoint["meta"]).__name__}, not a dict')
     state._metadata = metadata
     return state if key is None else {**checkpoint, key: state}
+
+
+def _check_extent(entry: str, value: Any, filename: str) -> None:
+    """Refuse a tensor with more values than the file contains, which any use would make.
+
+    Strides of 0 repeat one value without an end.
+    """
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided
+    if is_dense and not value.is_quantized and (
+            value.numel() * value.element_size() > value.untyped_storage().nbytes()):
+        raise CheckpointError(f'checkpoint {filename} is refused: {entry} has {value.numel():,} '
+                              'values, which the file does not contain')
 
 
 def check_sums(source: Union[Path, bytes], name: str) -> None:
@@ -100,12 +119,30 @@ def check_sums(source: Union[Path, bytes], name: str) -> None:
 
     ``torch.load`` does not compare them and misses a flipped bit.
     """
+    _check_archive(source, name, zipfile.ZipFile.testzip)
+
+
+def _check_archive(source: Union[Path, bytes], name: str,
+                   find_damaged: Callable[[zipfile.ZipFile], Optional[str]] = lambda archive: None
+                   ) -> None:
+    """Check the directory of a zip file, then its entries.
+
+    ``torch.save`` never compresses. A small file could be inflated to any size.
+    """
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
     source = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
         if not zipfile.is_zipfile(source):  # torch < 1.6 and safetensors have no checksums
             return
         with zipfile.ZipFile(source) as archive:
-            damaged = archive.testzip()
+            entries = archive.infolist()
+            is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+            if not is_stored or sum(entry.file_size for entry in entries) > size:
+                raise CheckpointError(f'checkpoint {name} is refused: it is a compressed archive, '
+                                      'which torch.save does not write')
+            damaged = find_damaged(archive)
+    except CheckpointError:
+        raise
     except Exception as error:  # a damaged archive directory
         raise CheckpointError(f'checkpoint {name} cannot be read ({error})') from error
     if damaged is not None:
@@ -140,13 +177,22 @@ def _naming_file(name: str) -> Iterator[None]:
         yield
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refusal(name, str(error))) from None
-    except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+    except (CheckpointError, torch.OutOfMemoryError):
         raise  # already named, or not the fault of the file
+    except MemoryError as error:
+        raise CheckpointError(_too_large(name)) from error
     except Exception as error:  # damaged files raise nearly anything
+        if "can't allocate memory" in str(error):
+            raise CheckpointError(_too_large(name)) from error
         reason = f'{type(error).__name__}: {error}'.splitlines()[0]
         damaged = '' if 'CUDA' in reason else (
             '; the file may be damaged, truncated or not a checkpoint')
         raise CheckpointError(f'checkpoint {name} cannot be read ({reason}){damaged}') from error
+
+
+def _too_large(name: str) -> str:
+    return (f'checkpoint {name} cannot be read: it announces more values than there is memory for. '
+            'The file is damaged, or this machine is too small for it')
 
 
 def _refusal(name: str, torch_message: str) -> str:
@@ -175,7 +221,12 @@ def _parse_safetensors(source: Union[Path, bytes], map_location: Any) -> Dict[st
     state = OrderedDict(load(data))
     if isinstance(map_location, (str, torch.device)):
         state = OrderedDict((key, value.to(map_location)) for key, value in state.items())
+    # safetensors has checked this header above: its metadata are strings
     header = json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])
     saved = json.loads(header.get('__metadata__', {}).get('mmrla', '{}'))
-    state._metadata = saved.get('modules', {})
-    return dict(state_dict=state, meta=saved.get('meta', {}))
+    modules, meta = saved.get('modules', {}), saved.get('meta', {})
+    if not isinstance(meta, dict) or not isinstance(modules, dict) or not all(
+            isinstance(module, dict) for module in modules.values()):
+        raise TypeError('its metadata are not those that mmrla writes')
+    state._metadata = modules
+    return dict(state_dict=state, meta=meta)

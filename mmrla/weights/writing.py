@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Callable, Dict, Optional, Union
 
 from mmengine.fileio import LocalBackend, register_backend
 
+from .background import WRITER
 from .errors import SaveError
 from .reading import check_sums, read_local
 
@@ -134,8 +135,22 @@ class AtomicBackend(LocalBackend):
         self.put(obj.encode(encoding), filepath)
 
 
-def atomic_backend_args(backend_args: Optional[dict], is_local: bool) -> Optional[dict]:
+@register_backend('atomic_background')
+class BackgroundBackend(AtomicBackend):
+    """``AtomicBackend`` whose files are written while the run goes on.
+
+    :meth:`put` returns at once. ``WRITER.wait()`` waits for the file and raises the
+    error of writing it.
+    """
+
+    def put(self, obj: Union[bytes, memoryview], filepath: Union[str, Path]) -> None:
+        """Write bytes to a file, soon."""
+        WRITER.submit(lambda: AtomicBackend.put(self, obj, filepath))
+
+
+def atomic_backend_args(backend_args: Optional[dict], is_local: bool,
+                        backend: str = 'atomic') -> Optional[dict]:
     """``backend_args`` for a checkpoint: atomic on a local disk unless another is named."""
     if not is_local or (backend_args or {}).get('backend') not in (None, 'local'):
         return backend_args
-    return {**(backend_args or {}), 'backend': 'atomic'}
+    return {**(backend_args or {}), 'backend': backend}

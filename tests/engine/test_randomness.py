@@ -50,3 +50,16 @@ def test_an_epoch_that_begins_in_its_middle_has_the_rest_of_its_batches():
     batches.first = 2
     assert list(batches) == whole[2:] and len(batches) == 3
     assert [batch.seeds for batch in list(batches)] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)]
+
+
+def test_a_batch_sampler_forgets_what_an_earlier_iterator_left():
+    """An incomplete batch of the iterator before a resume would shift all later ones."""
+    class Collecting(list):
+        pass
+
+    batches = Collecting()
+    batches.waiting = [[], []]
+    repeatable = RepeatableBatches(batches, seed=0)
+    batches.waiting[1].append(5)
+    repeatable.forget()
+    assert batches.waiting == [[], []]

@@ -22,15 +22,33 @@ def test_mmdets_tools_find_the_runner_by_its_name():
     assert RUNNERS.get('RLARunner') is RLARunner
 
 
-@pytest.mark.parametrize('device, wrapped', [('cuda', None), ('cpu', dict(device_ids=None))])
-def test_ddp_gets_no_device_numbers_without_a_gpu(device, wrapped, monkeypatch):
+def wrapper_cfg(cfg, device, monkeypatch, continuation=None):
+    """What mmengine's runner gets to wrap a model."""
     seen = []
     monkeypatch.setattr(runner_module, 'get_device', lambda: device)
     monkeypatch.setattr(Runner, 'wrap_model', lambda self, cfg, model: seen.append(cfg))
     distributed = type('Distributed', (RLARunner,), dict(
-        distributed=True, cfg=Config(), __init__=lambda self: None))
-    distributed().wrap_model(None, 'model')
-    assert seen[0] is None if wrapped is None else seen[0].items() >= wrapped.items()
+        distributed=True, cfg=Config(), continuation=continuation, __init__=lambda self: None))
+    distributed().wrap_model(cfg, nn.Linear(1, 1))
+    return seen[0]
+
+
+def test_ddp_gets_no_device_numbers_without_a_gpu(monkeypatch):
+    assert 'device_ids' not in wrapper_cfg(None, 'cuda', monkeypatch)
+    assert wrapper_cfg(None, 'cpu', monkeypatch)['device_ids'] is None
+
+
+def test_ddp_gets_the_buckets_of_the_interrupted_run(monkeypatch):
+    interrupted = dict(gradient_order=['weight', 'bias'])
+    for cfg in (None, dict(static_graph=True)):
+        found = wrapper_cfg(cfg, 'cuda', monkeypatch, interrupted)
+        assert found['type'] == 'RepeatableDataParallel'
+        assert found['gradient_order'] == ['weight', 'bias']
+
+
+def test_a_wrapper_of_ones_own_gets_what_its_config_says(monkeypatch):
+    cfg = dict(type='MMFullyShardedDataParallel', use_orig_params=True)
+    assert wrapper_cfg(cfg, 'cuda', monkeypatch, dict(gradient_order=['bias'])) == cfg
 
 
 def test_an_unwritable_work_dir_raises_with_the_fix(tmp_path, monkeypatch):

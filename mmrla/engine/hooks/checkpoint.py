@@ -1,18 +1,22 @@
 """Save checkpoints in an order that never leaves a run without one."""
+import functools
 import hashlib
 import io
 import os.path as osp
 from collections import deque
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import IO, Dict, List, Optional
 
 import torch
 from mmengine.dist import is_main_process
+from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 
-from mmrla.engine.work_dir import claim, point_to
+from mmrla.engine.work_dir import claim, lock, point_to
+from mmrla.weights.background import WRITER
 from mmrla.weights.reading import read_local
+from mmrla.weights.writing import atomic_backend_args
 
 # The message hub's entry for a checkpoint that a signal caused.
 INTERRUPTED = 'interrupted_ckpt'
@@ -23,8 +27,9 @@ class SafeCheckpointHook(CheckpointHook):
     """mmengine's ``CheckpointHook`` in a safe order.
 
     The new checkpoint is written first, then ``last_checkpoint`` names it, then
-    older checkpoints are removed. ``RLARunner`` writes the files atomically and adds
-    the state that an exact continuation needs.
+    older checkpoints are removed. On a local disk this happens in the background, from a
+    copy, while the run goes on. The next save, the end of the run and a signal wait for
+    it, and raise its error. ``RLARunner`` adds the state that an exact continuation needs.
 
     Args:
         *args: As for mmengine's ``CheckpointHook``.
@@ -36,18 +41,30 @@ class SafeCheckpointHook(CheckpointHook):
         self.run: Optional[str] = None
         self.saved_iteration = -1
         self._is_due = False
+        self._lock: Optional[IO[str]] = None
 
     def before_train(self, runner) -> None:
         """Open the folder, for a new run or for the one that is resumed."""
+        if is_main_process():
+            self._lock = lock(Path(runner.work_dir))
         resumed_from = getattr(runner, 'resumed_from', None)
         if resumed_from is not None and is_main_process():
             # before mmengine removes the checkpoints that this one lists as outdated
             point_to(Path(runner.work_dir), resumed_from)
+        self._write_in_background(runner)
         super().before_train(runner)
         if resumed_from is not None:
             self._stay_in_folder(runner)
         if is_main_process():
             self.run = claim(Path(runner.work_dir), getattr(runner, 'resumed_run', None))
+
+    def _write_in_background(self, runner) -> None:
+        """Let a backend of a local disk write while the run goes on."""
+        if self.file_client_args is None:
+            folder = self.out_dir or runner.work_dir
+            backend = get_file_backend(folder, backend_args=self.backend_args)
+            self.backend_args = atomic_backend_args(
+                self.backend_args, isinstance(backend, LocalBackend), 'atomic_background')
 
     def _stay_in_folder(self, runner) -> None:
         """Replace the paths of the work dir that this one was copied from."""
@@ -81,6 +98,11 @@ class SafeCheckpointHook(CheckpointHook):
         if hasattr(self, 'file_backend'):  # else this is a validation without training
             super().after_val_epoch(runner, metrics)
 
+    def after_train(self, runner) -> None:
+        """Publish the checkpoints, when they are complete."""
+        WRITER.wait()
+        super().after_train(runner)
+
     def save_interrupted(self, runner, meta: Dict[str, int]) -> None:
         """Save outside of the interval, unless this iteration was just saved.
 
@@ -100,9 +122,9 @@ class SafeCheckpointHook(CheckpointHook):
         interrupted = runner.message_hub.runtime_info.pop(INTERRUPTED, None)
         self._save(runner, self.filename_tmpl.format(step), meta)
         if interrupted and interrupted != self.filename_tmpl.format(step):
-            self._remove(self._path(interrupted))
+            self._remove_later(self._path(interrupted))
         for old in outdated:
-            self._remove(self._path(self.filename_tmpl.format(old)))
+            self._remove_later(self._path(self.filename_tmpl.format(old)))
 
     def _remember(self, runner, step: int) -> List[int]:
         """Add a checkpoint to the ones that are kept; return the steps to remove.
@@ -119,6 +141,7 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _save(self, runner, name: str, meta: dict) -> None:
         """Write a checkpoint and let ``last_checkpoint`` name it."""
+        WRITER.wait()  # two copies of a checkpoint would need twice the memory
         runner.call_hook('before_save_state')
         self.last_ckpt = self._path(name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
@@ -128,7 +151,7 @@ class SafeCheckpointHook(CheckpointHook):
             by_epoch=self.by_epoch, backend_args=self.backend_args, **self.args)
         self.saved_iteration = meta['iter']
         if is_main_process():
-            point_to(Path(runner.work_dir), self.last_ckpt)
+            WRITER.submit(functools.partial(point_to, Path(runner.work_dir), self.last_ckpt))
 
     def _save_best_checkpoint(self, runner, metrics) -> None:
         """Save the best checkpoint, then remove the previous one.
@@ -138,6 +161,7 @@ class SafeCheckpointHook(CheckpointHook):
         """
         if not self.save_best:
             return
+        WRITER.wait()
         before = self._take_best_paths()
         super()._save_best_checkpoint(runner, metrics)
         after = self._take_best_paths()
@@ -145,7 +169,7 @@ class SafeCheckpointHook(CheckpointHook):
                              {key: path for key, path in after.items() if path})
         for key, path in before.items():
             if path and after.get(key) and after[key] != path:
-                self._remove(path)
+                self._remove_later(path)
                 if is_main_process():
                     runner.logger.info(f'The previous best checkpoint {path} is removed')
 
@@ -182,6 +206,10 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _path(self, name: str) -> str:
         return self.file_backend.join_path(self.out_dir, name)
+
+    def _remove_later(self, path: str) -> None:
+        """Remove a file when the one that replaces it is complete."""
+        WRITER.submit(functools.partial(self._remove, path))
 
     def _remove(self, path: str) -> None:
         if not is_main_process():

@@ -13,6 +13,8 @@ from mmrla.engine.randomness import random_state, restore_random_state
 
 # The key of this hook's state in a checkpoint.
 CONTINUATION = 'continuation'
+# The key of the order of the gradients in that state; see RepeatableDataParallel.
+GRADIENT_ORDER = 'gradient_order'
 
 
 @HOOKS.register_module()
@@ -20,8 +22,8 @@ class ContinuationHook(Hook):
     """Add to a checkpoint what mmengine does not save, and restore it on resume.
 
     That is: the random states and buffers of every process, the seed of the data, the
-    position in the epoch, and whether the checkpoint was validated. Validation
-    leaves the random states unchanged.
+    position in the epoch, the order in which gradients are added, and whether the checkpoint
+    was validated. Validation leaves the random states unchanged.
     """
 
     # Before CheckpointHook (VERY_LOW, 90): a checkpoint that is saved after a validation
@@ -51,6 +53,9 @@ class ContinuationHook(Hook):
         checkpoint[CONTINUATION] = dict(
             _layout(runner), seed=None if batches is None else batches.seed,
             validated=self._validated_at == checkpoint['meta']['iter'], **self._collected)
+        order = getattr(runner.model, GRADIENT_ORDER, None)
+        if order is not None:
+            checkpoint[CONTINUATION][GRADIENT_ORDER] = list(order)
         self._collected = None
 
     # Resuming
@@ -120,6 +125,7 @@ class ContinuationHook(Hook):
             if hasattr(sampler, 'set_epoch'):
                 sampler.set_epoch(epoch)
         batches.epoch = 0
+        batches.forget()
         loop.dataloader_iterator = _Advanced(loop.dataloader, loop._iter, epoch)
         self._first_batch = 0
 

@@ -6,6 +6,8 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from mmrla.weights.background import WRITER
+
 from .checkpoint import SafeCheckpointHook, is_accumulating
 
 
@@ -57,6 +59,7 @@ class StopSignalHook(Hook):
         if hook is not None:
             if meta is not None:
                 hook.save_interrupted(runner, meta)
+            WRITER.wait()
             saved = f'; saved {hook.last_ckpt}. Continue with --resume'
         runner.logger.info(f'stopped by {signal.Signals(number).name}{saved}')
         runner.stop_signals.remove()

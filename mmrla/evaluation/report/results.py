@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import numpy as np
 from mmengine.config import Config
 
+from mmrla.datasets.checks import read_annotations
 from mmrla.datasets.errors import DataError
 
 from .runs import Run, innermost
@@ -63,7 +64,7 @@ def coco_classes() -> Tuple[type, type]:
 def find_path(path: str, run: Run) -> Optional[Path]:
     """A path of a config, relative to here or to a folder above the run."""
     for base in (Path(), *run.folder.resolve().parents):
-        if (base / path).exists():
+        if (base / path).is_file() or (base / path).is_dir():
             return base / path
     return None
 
@@ -81,6 +82,7 @@ def read_truth(run: Run) -> Optional[Truth]:
     if path is None:
         return None
     images = find_path(str(Path(root) / folder), run) or path.parent
+    read_annotations(path)  # names the file if its content is wrong
     with contextlib.redirect_stdout(io.StringIO()):
         coco = coco_classes()[0](str(path))
     classes = class_names(run.config, coco)
@@ -119,7 +121,12 @@ def read_predictions(run: Run) -> Optional[List[dict]]:
     """The kept detections; None if there are none, or if the checkpoint is newer."""
     if not has_predictions(run):
         return None
-    content = json.loads(predictions_file(run).read_bytes())
+    path = predictions_file(run)
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f'detections {path} cannot be read as JSON ({error}); remove the file, '
+                        'and they are made again') from error
     return content['annotations'] if isinstance(content, dict) else content
 
 

@@ -61,7 +61,7 @@ def read_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise NoRunError(f'{folder} is not a folder: give the work dir of a training')
-    logs = sorted(folder.glob('*/vis_data/scalars.json'))
+    logs = sorted(path for path in folder.glob('*/vis_data/scalars.json') if path.is_file())
     if not logs:
         raise NoRunError(f'{folder} holds no log of a training (*/vis_data/scalars.json)')
     path = _config_file(logs)
@@ -85,9 +85,11 @@ def _config_file(logs: List[Path]) -> Path:
 def _lines(path: Path) -> Iterator[Dict[str, Any]]:
     for line in path.read_text().splitlines():
         try:
-            yield json.loads(line)
-        except ValueError:  # the last line of a run that was killed
+            scalars = json.loads(line)
+        except (ValueError, RecursionError):  # the last line of a run that was killed
             continue
+        if isinstance(scalars, dict):
+            yield scalars
 
 
 def _curves(logs: List[Path]) -> Dict[str, Curve]:
@@ -133,7 +135,7 @@ def _facts(folder: Path, config: Config, logs: List[Path], curves: Dict[str, Cur
 
 def _log_text(scalars: Path) -> str:
     """The text log of a training, without what follows its first megabyte."""
-    for path in scalars.parent.parent.glob('*.log'):
+    for path in filter(Path.is_file, scalars.parent.parent.glob('*.log')):
         with path.open(errors='replace') as file:
             return file.read(2**20)
     return ''
