@@ -10,6 +10,8 @@ limit; where ours fails, the plain backbone runs too. The exit code is 1 if a co
 with ours and not with the plain backbone.
 
 A second call continues: configs that are in the file of results are not tried again.
+--again tries those that failed once more, for example with larger images: some
+detectors need more locations than --size gives.
 """
 import argparse
 import importlib
@@ -38,9 +40,18 @@ KINDS = {'ResNet': 'RLAResNet', 'ResNetV1c': 'RLAResNetV1c', 'ResNetV1d': 'RLARe
          'ResNeXt': 'RLAResNeXt'}
 GROUPED = re.compile(r'x101|x50|resnext')
 DEPTH_50 = re.compile(r'r50|resnet(v1[cd])?50|x50|resnext50')
+PERSON = (256, 128)  # the images of the re-identification networks, which pool a fixed window
 STAGES = ('built', 'trained', 'predicted')
-SIZE = 64
 BATCH = 2
+
+
+class Settings:
+    """What the arguments of the command set.
+
+    Attributes:
+        size: Height and width of the images.
+    """
+    size = 64
 
 
 class Case(NamedTuple):
@@ -171,9 +182,9 @@ def segmentation_stride(cfg: Config) -> int:
 def detection_batch(cfg: Config) -> dict:
     """Random images with boxes, masks, semantic labels and proposals."""
     from mmdet.testing import demo_mm_inputs
-    classes = num_classes(cfg)
+    classes, size = num_classes(cfg), Settings.size
     batch = demo_mm_inputs(
-        BATCH, [(3, SIZE, SIZE)] * BATCH, num_items=[3] * BATCH, num_classes=max(2, classes),
+        BATCH, [(3, size, size)] * BATCH, num_items=[3] * BATCH, num_classes=max(2, classes),
         sem_seg_output_strides=segmentation_stride(cfg), with_mask=True, with_semantic=True)
     for sample in batch['data_samples']:
         sample.gt_instances.labels.clamp_(max=classes - 1)
@@ -182,7 +193,7 @@ def detection_batch(cfg: Config) -> dict:
         sample.proposals = InstanceData(
             bboxes=torch.cat([boxes, boxes + 4]), scores=torch.ones(6))
         sample.set_metainfo(dict(homography_matrix=torch.eye(3).numpy(), batch_input_shape=(
-            SIZE, SIZE), pad_shape=(SIZE, SIZE)))
+            size, size), pad_shape=(size, size)))
     return batch
 
 
@@ -225,7 +236,7 @@ def semi_predict(model: nn.Module, cfg: Config) -> Any:
 def track_batch(cfg: Config, frames: int, key_frames: Optional[List[int]]) -> dict:
     """A random video."""
     from mmdet.testing import demo_track_inputs
-    batch = demo_track_inputs(1, frames, key_frames, (3, SIZE, SIZE), num_items=[3],
+    batch = demo_track_inputs(1, frames, key_frames, (3, *[Settings.size] * 2), num_items=[3],
                               num_classes=num_classes(cfg), with_mask=True)
     for sample in batch['data_samples']:
         for frame in sample.video_data_samples:
@@ -252,12 +263,12 @@ def reid_samples() -> list:
 
 def reid_loss(model: nn.Module, cfg: Config) -> Dict[str, Any]:
     """The losses of a re-identification network."""
-    return model(torch.randn(4, 3, SIZE, SIZE // 2), reid_samples(), mode='loss')
+    return model(torch.randn(4, 3, *PERSON), reid_samples(), mode='loss')
 
 
 def reid_predict(model: nn.Module, cfg: Config) -> Any:
     """The embeddings."""
-    return model(torch.randn(4, 3, SIZE, SIZE // 2), reid_samples(), mode='predict')
+    return model(torch.randn(4, 3, *PERSON), reid_samples(), mode='predict')
 
 
 def parts_loss(model: nn.Module, cfg: Config) -> Dict[str, Any]:
@@ -271,13 +282,18 @@ def parts_loss(model: nn.Module, cfg: Config) -> Dict[str, Any]:
     if reid is not None and any(kind_of_module(part) for part in reid.modules()):
         # mmdet's configs of trackers have no losses for this part: they train it alone.
         losses['loss_reid'] = reid(
-            torch.randn(4, 3, SIZE, SIZE // 2), mode='tensor')[-1].square().mean()
+            torch.randn(4, 3, *PERSON), mode='tensor')[-1].square().mean()
     return losses
 
 
 def kind_of_module(module: nn.Module) -> bool:
     """Whether a module is one of the backbones."""
     return type(module).__name__ in {*KINDS, *KINDS.values()}
+
+
+def random_images() -> Tensor:
+    """Images that are normalised."""
+    return torch.randn(BATCH, 3, Settings.size, Settings.size)
 
 
 def image_samples() -> list:
@@ -288,7 +304,7 @@ def image_samples() -> list:
 
 def classifier_loss(model: nn.Module, cfg: Config) -> Dict[str, Any]:
     """The losses of a classifier, with the labels mixed where the config mixes them."""
-    samples, images = image_samples(), torch.randn(BATCH, 3, SIZE, SIZE)
+    samples, images = image_samples(), random_images()
     if any('MultiLabel' in str(part.get('type')) or part.get('type') == 'CSRAClsHead'
            for part in dicts(cfg.model.get('head', {}))):
         for sample in samples:
@@ -300,19 +316,20 @@ def classifier_predict(model: nn.Module, cfg: Config) -> Any:
     """The scores."""
     if hasattr(model, 'prototype'):
         model.prototype = torch.randn(4, model.head.in_channels)
-    return model(torch.randn(BATCH, 3, SIZE, SIZE), image_samples(), mode='predict')
+    return model(random_images(), image_samples(), mode='predict')
 
 
 def views_loss(model: nn.Module, cfg: Config) -> Dict[str, Any]:
     """The losses of self-supervised training, of two views or of SwAV's eight crops."""
-    sizes = [SIZE] * 2 + ([SIZE // 2] * 6 if type(model).__name__ == 'SwAV' else [])
-    views = [torch.randn(BATCH, 3, size, size) for size in sizes]
+    views = [random_images() for _ in range(2)]
+    if type(model).__name__ == 'SwAV':
+        views += [images[..., ::2, ::2] for images in views * 3]
     return model(views, image_samples(), mode='loss')
 
 
 def views_predict(model: nn.Module, cfg: Config) -> Any:
     """The features: nothing is predicted in self-supervised training."""
-    return model(torch.randn(BATCH, 3, SIZE, SIZE), mode='tensor')
+    return model(random_images(), mode='tensor')
 
 
 DETECTOR = Steps(detector_loss, detector_predict)
@@ -448,7 +465,7 @@ def attempt(case: Case, ours: bool, limit: float) -> Dict[str, Any]:
 def check(case: Case, limit: float) -> Dict[str, Any]:
     """Try a config with ours, and with the plain backbone if that fails."""
     result = dict(package=case.package, config=case.config, kinds=list(case.kinds),
-                  ours=attempt(case, True, limit))
+                  size=Settings.size, limit=limit, ours=attempt(case, True, limit))
     if result['ours']['error']:
         result['plain'] = attempt(case, False, limit)
     return result
@@ -485,16 +502,18 @@ def summary(results: Sequence[Dict[str, Any]]) -> str:
             f'with the plain backbone, and {alone} with ours alone.')
 
 
-def page(results: Sequence[Dict[str, Any]], limit: float) -> str:
+def page(results: Sequence[Dict[str, Any]]) -> str:
     """The page of the documentation."""
+    sizes = ', '.join(map(str, sorted({result['size'] for result in results})))
+    limits = ', '.join(f'{limit:g}' for limit in sorted({result['limit'] for result in results}))
     lines = ['# The zoos with RLA', '',
              '<!-- Made by tools/dev/check_zoo.py; do not edit. -->', '',
              'One config for each family and kind of backbone of the installed packages, with '
              "`type='ResNet'` changed to `'RLAResNet'`", 'and nothing else, in a process of its '
-             f'own with {limit:g} s: it is built, trained for one step with a finite gradient for '
+             f'own with {limits} s: it is built, trained for one step with a finite gradient for '
              'every', 'parameter of the backbone, and predicts. Images are random, '
-             f'{SIZE} x {SIZE} pixels, {BATCH} in a batch, on a CPU. The last column says what',
-             'the plain backbone does where ours fails.', '',
+             f'{sizes} pixels wide and high, {BATCH} in a batch, on a CPU. The last column',
+             'says what the plain backbone does where ours fails.', '',
              '    python tools/dev/check_zoo.py --results zoo.json --table '
              'docs/zoo_compatibility.md', '',
              summary(results), '']
@@ -514,6 +533,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--packages', nargs='+', choices=PACKAGES, default=PACKAGES,
                         help='the packages whose configs are tried')
     parser.add_argument('--limit', type=float, default=300, help='seconds for one config')
+    parser.add_argument('--size', type=int, default=Settings.size, help='pixels of the images')
+    parser.add_argument('--again', action='store_true', help='try those again that failed')
     parser.add_argument('--results', type=Path, help='file to continue and to write, JSON')
     parser.add_argument('--table', type=Path, help='page to write, Markdown')
     return parser
@@ -529,8 +550,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     known = {}
     if args.results and args.results.exists():
         known = json.loads(args.results.read_text())
+    Settings.size = args.size
     for case in all_cases(args.packages, args.families):
-        if case.key in known:
+        if case.key in known and not (args.again and known[case.key]['ours']['error']):
             continue
         start = time.monotonic()
         known[case.key] = result = check(case, args.limit)
@@ -538,9 +560,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
               f'{time.monotonic() - start:.0f} s', flush=True)
         if args.results:
             args.results.write_text(json.dumps(known, indent=1))
-    results = list(known.values())
+    results = [known[key] for key in sorted(known)]
     if args.table:
-        args.table.write_text(page(results, args.limit))
+        args.table.write_text(page(results))
     print(summary(results))
     return int(any(map(fails_with_ours_alone, results)))
 
