@@ -184,7 +184,8 @@ def detection_batch(cfg: Config) -> dict:
     from mmdet.testing import demo_mm_inputs
     classes, size = num_classes(cfg), Settings.size
     batch = demo_mm_inputs(
-        BATCH, [(3, size, size)] * BATCH, num_items=[3] * BATCH, num_classes=max(2, classes),
+        BATCH, [(3, size, size)] * BATCH, num_items=[3] * BATCH,
+        num_classes=min(255, max(2, classes)),  # mmdet draws semantic labels of 8 bits
         sem_seg_output_strides=segmentation_stride(cfg), with_mask=True, with_semantic=True)
     for sample in batch['data_samples']:
         sample.gt_instances.labels.clamp_(max=classes - 1)
