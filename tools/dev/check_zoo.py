@@ -503,8 +503,8 @@ def summary(results: Sequence[Dict[str, Any]]) -> str:
             f'with the plain backbone, and {alone} with ours alone.')
 
 
-def page(results: Sequence[Dict[str, Any]]) -> str:
-    """The page of the documentation."""
+def page(results: Sequence[Dict[str, Any]], note: str = '') -> str:
+    """The page of the documentation, with a note on what was tried."""
     sizes = ', '.join(map(str, sorted({result['size'] for result in results})))
     limits = ', '.join(f'{limit:g}' for limit in sorted({result['limit'] for result in results}))
     lines = ['# The zoos with RLA', '',
@@ -517,7 +517,7 @@ def page(results: Sequence[Dict[str, Any]]) -> str:
              'says what the plain backbone does where ours fails.', '',
              '    python tools/dev/check_zoo.py --results zoo.json --table '
              'docs/zoo_compatibility.md', '',
-             summary(results), '']
+             ' '.join(filter(None, [summary(results), note])), '']
     for package in PACKAGES:
         of_package = [result for result in results if result['package'] == package]
         if of_package:
@@ -537,6 +537,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--size', type=int, default=Settings.size, help='pixels of the images')
     parser.add_argument('--again', action='store_true', help='try those again that failed')
     parser.add_argument('--results', type=Path, help='file to continue and to write, JSON')
+    parser.add_argument('--note', default='', help='text to add to the page')
     parser.add_argument('--table', type=Path, help='page to write, Markdown')
     return parser
 
@@ -563,7 +564,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             args.results.write_text(json.dumps(known, indent=1))
     results = [known[key] for key in sorted(known)]
     if args.table:
-        args.table.write_text(page(results))
+        args.table.write_text(page(results, args.note))
     print(summary(results))
     return int(any(map(fails_with_ours_alone, results)))
 
