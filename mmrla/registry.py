@@ -8,15 +8,9 @@ as well. Within this scope a name therefore means what it means in the scope of 
 from typing import Optional, Type
 
 from mmengine import registry as mmengine_registry
-from mmengine.registry import DefaultScope, Registry
+from mmengine.registry import Registry
 
-SCOPE = 'mmrla'
-
-
-def scope_of_run() -> str:
-    """Return the newest default scope other than ``mmrla``, or the scope of the roots."""
-    scopes = [instance.scope_name for instance in DefaultScope._instance_dict.values()]
-    return next((scope for scope in reversed(scopes) if scope != SCOPE), 'mmengine')
+from mmrla.scope import SCOPE, scope_of_run
 
 
 class RunScopeRegistry(Registry):

@@ -87,7 +87,13 @@ class LoadNamedImage(LoadImageFromFile):
         self.skip_damaged = skip_damaged
 
     def transform(self, results: dict) -> Optional[dict]:
-        """Load ``results['img_path']`` into ``results['img']``, (H, W, 3)."""
+        """Load ``results['img_path']`` into ``results['img']``, (H, W, 3).
+
+        mmpretrain's inferencers read the image themselves. They take mmcv's
+        ``LoadImageFromFile`` out of the pipeline, and not this class.
+        """
+        if 'img' in results and 'img_path' not in results:
+            return results
         try:
             return super().transform(results)
         except Exception as error:  # decoders raise many types

@@ -8,7 +8,7 @@ import contextlib
 import difflib
 import inspect
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from mmengine.config import Config
 from mmengine.registry import Registry
@@ -47,15 +47,16 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.65) -> str:
     return f'; did you mean {near[0]}?' if near else ''
 
 
-def unknown_argument(module: str, name: str, accepted: Optional[Set[str]]) -> str:
+def unknown_argument(module: Union[str, Callable], name: str,
+                     accepted: Optional[Set[str]]) -> str:
     """Say that a module has no argument of a name, and which it has.
 
     Args:
-        module: The name of the class or function.
+        module: The class or function, or its name.
         name: The unknown argument.
         accepted: The arguments that it has, if they are known.
     """
-    text = f'{module} has no argument {name}'
+    text = f'{getattr(module, "__name__", module)} has no argument {name}'
     if not accepted:
         return text
     known = sorted(accepted - {'self'})
@@ -163,7 +164,7 @@ def _modules(value: Any, path: str) -> Iterator[Tuple[str, dict]]:
         for number, item in enumerate(value):
             yield from _modules(item, f'{path}.{number}')
     elif isinstance(value, dict):
-        if isinstance(value.get('type'), str):
+        if value.get('type') is not None:
             yield path, value
         for key, item in value.items():
             if key not in SPECIAL and isinstance(item, (dict, list, tuple)):
@@ -177,7 +178,7 @@ def _check_module(path: str, module: dict, scope: str) -> None:
     an argument out of the config before, so that an unknown name alone is no mistake.
     """
     name = module['type']
-    if find_module(name, scope) is None:
+    if isinstance(name, str) and find_module(name, scope) is None:
         short = name.rpartition('.')[2]
         near = did_you_mean(short, registered_names(), NEAR)
         if near and not short.islower():
@@ -190,7 +191,7 @@ def _check_module(path: str, module: dict, scope: str) -> None:
     _check_names(path, name, module, accepted.union(INTERNAL, BUILDERS.get(last, ())))
 
 
-def _check_names(path: str, name: str, module: dict, accepted: Set[str]) -> None:
+def _check_names(path: str, name: Union[str, Callable], module: dict, accepted: Set[str]) -> None:
     for key in module:
         if key not in accepted and did_you_mean(key, accepted, NEAR):
             raise ConfigError(f'{path}: {unknown_argument(name, key, accepted)}')
@@ -226,8 +227,8 @@ def find_module(name: str, default_scope: str) -> Optional[Callable]:
     return wanted[0] if wanted else None
 
 
-def arguments_of(name: str, scope: str) -> Optional[Set[str]]:
-    """The names of a module's arguments; None if it takes any."""
+def arguments_of(name: Union[str, Callable], scope: str) -> Optional[Set[str]]:
+    """The names of the arguments of a module, or of its name; None if it takes any."""
     module = find_module(name, scope) if isinstance(name, str) else name
     if module is None:
         return None

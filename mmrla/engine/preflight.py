@@ -15,6 +15,7 @@ import torch
 from mmengine.config import Config
 
 from mmrla.datasets.errors import DataError, check_image_file
+from mmrla.models.backbones.base import PRETRAINED
 from mmrla.weights.errors import CheckpointError, SaveError
 
 from .config_checks import ConfigError, did_you_mean
@@ -52,8 +53,9 @@ def _class_names(dataset: Dict[str, Any]) -> Optional[Tuple[str, ...]]:
     classes = (metainfo or {}).get('classes') if isinstance(metainfo, dict) else None
     if classes is None:
         from mmengine.registry import DATASETS
+        kind = dataset.get('type')
         try:
-            kind = DATASETS.get(str(dataset.get('type')))
+            kind = DATASETS.get(kind) if isinstance(kind, str) else kind
         except RuntimeError:  # not registered, which another check reports
             return None
         classes = getattr(kind, 'METAINFO', {}).get('classes')
@@ -198,7 +200,7 @@ def check_weights(cfg: Config) -> None:
     places = [('load_from', cfg.get('load_from'))]
     init = ((cfg.get('model') or {}).get('backbone') or {}).get('init_cfg')
     for item in init if isinstance(init, (list, tuple)) else [init]:
-        if isinstance(item, dict) and item.get('type') == 'Pretrained':
+        if isinstance(item, dict) and item.get('type') in PRETRAINED:
             places.append(('model.backbone.init_cfg.checkpoint', item.get('checkpoint')))
     for name, place in places:
         if isinstance(place, str) and '://' not in place and not Path(place).expanduser().is_file():

@@ -5,6 +5,8 @@ from .backbones import (
     RLACifarResNet,
     RLAMobileNetV2,
     RLAResNet,
+    RLAResNetV1c,
+    RLAResNetV1d,
     RLAResNeXt,
     RLAXception,
 )
@@ -14,5 +16,5 @@ from .rla import VARIANTS, RLAStage
 from .with_rla import WithRLA
 
 __all__ = ['ATTENTIONS', 'CifarDenseNet', 'CifarDualPathNet', 'RLACifarResNet', 'RLAMobileNetV2',
-           'RLAPooling', 'RLAResNeXt', 'RLAResNet', 'RLAStage', 'RLAXception', 'VARIANTS',
-           'WithRLA']
+           'RLAPooling', 'RLAResNeXt', 'RLAResNet', 'RLAResNetV1c', 'RLAResNetV1d', 'RLAStage',
+           'RLAXception', 'VARIANTS', 'WithRLA']

@@ -258,6 +258,9 @@ def test_mmdets_inference_functions_take_our_weights(finished, data, tmp_path, m
     inferencer = DetInferencer(cfg, weights, device='cpu', show_progress=False)
     again = inferencer(image, return_datasamples=True)['predictions'][0].pred_instances
     torch.testing.assert_close(found.bboxes, again.bboxes)
+    alone = DetInferencer(weights=weights, device='cpu', show_progress=False)
+    again = alone(image, return_datasamples=True)['predictions'][0].pred_instances
+    torch.testing.assert_close(found.bboxes, again.bboxes)
     other = copy.deepcopy(cfg)
     other.model.backbone.rla.variant = 'v3'
     path, trace = malicious

@@ -176,7 +176,7 @@ class RLABackbone(BaseModule):
                 yield Joint(*block.joint(), last_convolution(reader))
 
     def _run(self, function: Callable, *args) -> Any:
-        """Call a function of one block."""
+        """Call a function of one block of both paths."""
         return function(*args)
 
     def _run_stage(self, i: int, blocks: nn.Module, x: Tensor, state: Optional[State]
@@ -193,7 +193,7 @@ class RLABackbone(BaseModule):
             tuple[Tensor, tuple[Tensor] | None]: x and the state after the stage.
         """
         if self.rla is None:
-            return blocks(x, step=lambda t, block, x: self._run(block, x)), None
+            return blocks(x), None
         return self.rla[i](blocks, x, state, self._run)
 
 
@@ -211,6 +211,9 @@ class DetectionBackbone(RLABackbone):
 
     def __init__(self, frozen_stages: int, norm_eval: bool, with_cp: bool,
                  pretrained: Optional[str], init_cfg: Union[dict, List[dict], None]) -> None:
+        if not isinstance(pretrained, (str, type(None))):
+            raise TypeError(f'pretrained={pretrained!r} must be a path, a URL or None; '
+                            'better name the weights in init_cfg')
         if pretrained is not None and init_cfg is not None:
             raise ValueError(f'pretrained={pretrained!r} and init_cfg={init_cfg!r} '
                              'exclude each other; keep init_cfg')
@@ -267,7 +270,7 @@ class DetectionBackbone(RLABackbone):
         return self
 
     def _run(self, function: Callable, *args) -> Any:
-        """Call a function of one block, with activation checkpointing if ``with_cp``."""
+        """Call a function of one block of both paths, recomputed if ``with_cp``."""
         if self.with_cp and torch.is_grad_enabled():
             return checkpoint(function, *args, use_reentrant=False)
         return function(*args)

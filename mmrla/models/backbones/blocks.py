@@ -1,8 +1,10 @@
 """Residual blocks and stages that can run with a hidden path."""
 from typing import Callable, List, Optional, Tuple
 
+import torch
 from mmengine.model import BaseModule, Sequential
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mmrla.models.lean.conv_norm import Term
 from mmrla.models.rla import BlockFeatures, Exchange
@@ -18,8 +20,11 @@ class RLABlock(BaseModule):
     Attributes:
         forms: The forms in which the block computes its layers, a key of
             :data:`~mmrla.models.lean.forms.FORMS`.
+        with_cp: Recompute the block in backward to save memory. With a hidden path the
+            backbone recomputes the whole step of both paths instead.
     """
     forms = 'plain'
+    with_cp = False
 
     def gated_norm(self) -> Optional[nn.Module]:
         """The norm whose output the attention gates; None if other layers are in between."""
@@ -64,9 +69,18 @@ class RLABlock(BaseModule):
             Tensor: x', of shape (N, C, H', W').
         """
         if hidden is None:
-            return self.features(x, None).out
+            return self._forward_alone(x)
         hidden.features = self.features(x, hidden.term)
         return hidden.features.out
+
+    def _forward_alone(self, x: Tensor) -> Tensor:
+        """x' without a hidden path, with activation checkpointing if ``with_cp``."""
+        def out(x: Tensor) -> Tensor:
+            return self.features(x, None).out
+
+        if self.with_cp and torch.is_grad_enabled():
+            return checkpoint(out, x, use_reentrant=False)
+        return out(x)
 
 
 class _RunsSteps:

@@ -31,6 +31,9 @@ from mmrla.models.rla import VARIANTS, BlockFeatures, RLAConfig, RLAStage, State
 
 from .base import DetectionBackbone, Joint
 from .blocks import RLABlock, UninitialisedStage
+from .defaults import Default, fill_defaults
+
+DEFAULTS = dict(out_indices=Default((1, 2, 4, 7), (7,)))
 
 # The other variants feed the shortcut to the hidden path.
 MOBILENET_V2_VARIANTS = [
@@ -74,6 +77,7 @@ class InvertedResidual(RLABlock):
         norm_cfg: Config of the norms, as in mmcv.
         act_cfg: Config of the activations, as in mmcv.
         attention: Config of the attention on the residual branch.
+        with_cp: See :class:`~mmrla.models.backbones.blocks.RLABlock`.
         init_cfg: As in mmengine.
     """
 
@@ -86,9 +90,11 @@ class InvertedResidual(RLABlock):
                  norm_cfg: dict = dict(type='BN'),
                  act_cfg: dict = dict(type='ReLU6'),
                  attention: Optional[Dict[str, Any]] = None,
+                 with_cp: bool = False,
                  init_cfg: Optional[dict] = None) -> None:
         super().__init__(init_cfg)
         width = in_channels * expand_ratio
+        self.with_cp = with_cp
         cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg)
         self.stride = stride
         self.out_channels = out_channels
@@ -153,7 +159,8 @@ class RLAMobileNetV2(DetectionBackbone):
 
     Args:
         widen_factor: Factor of the width of every layer.
-        out_indices: Outputs that are returned.
+        out_indices: Outputs that are returned. The default is (1, 2, 4, 7) in mmdet and
+            (7,) in mmpretrain (``defaults``).
         frozen_stages: ``conv1`` (0) and the layers up to this number do not
             train, nor does their part of the hidden path, with any recurrent
             convolution that they share with a later layer. Parts that the loaded
@@ -174,6 +181,8 @@ class RLAMobileNetV2(DetectionBackbone):
         shared_recurrent: One recurrent convolution for the whole network. By
             default each stage has its own, as in the paper's text; the outputs
             that the authors' code computed agree with this.
+        defaults: ``'mmdet'`` or ``'mmpretrain'``, as for
+            :class:`~mmrla.models.backbones.resnet.RLAResNet`.
 
     Example:
         >>> import torch
@@ -193,7 +202,7 @@ class RLAMobileNetV2(DetectionBackbone):
 
     def __init__(self,
                  widen_factor: float = 1.,
-                 out_indices: Sequence[int] = (1, 2, 4, 7),
+                 out_indices: Optional[Sequence[int]] = None,
                  frozen_stages: int = -1,
                  conv_cfg: Optional[dict] = None,
                  norm_cfg: dict = dict(type='BN'),
@@ -204,7 +213,10 @@ class RLAMobileNetV2(DetectionBackbone):
                  init_cfg: Union[dict, List[dict], None] = None,
                  rla: Optional[Dict[str, Any]] = dict(channels=32, variant='v1'),
                  attention: Optional[Dict[str, Any]] = None,
-                 shared_recurrent: bool = False) -> None:
+                 shared_recurrent: bool = False,
+                 defaults: Optional[str] = None) -> None:
+        out_indices, = fill_defaults(
+            type(self).__name__, defaults, DEFAULTS, out_indices=out_indices)
         self._check(widen_factor, out_indices, frozen_stages)
         check_attention(attention)
         rla_config = self._parse_rla(rla, shared_recurrent)
@@ -213,6 +225,9 @@ class RLAMobileNetV2(DetectionBackbone):
         super().__init__(frozen_stages, norm_eval, with_cp, pretrained, init_cfg)
         self.widen_factor = widen_factor
         self.out_indices = out_indices
+        self.conv_cfg = conv_cfg
+        self.norm_cfg = norm_cfg
+        self.act_cfg = act_cfg
 
         cfgs = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg, act_cfg=act_cfg)
         channels = round_channels(32 * widen_factor)
@@ -226,8 +241,9 @@ class RLAMobileNetV2(DetectionBackbone):
             self.layers.append(f'layer{i + 1}')
             self.add_module(self.layers[-1], self.make_layer(
                 channels, width, num_blocks, stride, ratio,
-                attention=self._attention_for(attention, width), **cfgs))
+                attention=self._attention_for(attention, width), with_cp=with_cp, **cfgs))
             channels = width
+        self.in_channels = channels
         if num_layers == 8:
             self.out_channel = int(1280 * max(1, widen_factor))
             self.conv2 = JointConvModule(channels, self.out_channel, 1, **cfgs)

@@ -1,14 +1,14 @@
-"""ResNet and ResNeXt with recurrent layer aggregation.
+"""ResNet with recurrent layer aggregation.
 
-With ``rla=None`` and ``attention=None`` these are mmdet's ResNet and ResNeXt:
-the same arguments, parameter names and outputs. They are built here with
-mmcv's builders, so that classification does not need mmdet and detection does
-not need mmpretrain.
+With ``rla=None`` and ``attention=None`` this is mmdet's ResNet: the same arguments,
+parameter names and outputs. It is built here with mmcv's builders, so that
+classification does not need mmdet and detection does not need mmpretrain.
 """
-import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
 
+import torch
 from mmcv.cnn import build_conv_layer, build_norm_layer, build_plugin_layer
+from mmcv.cnn.bricks import DropPath
 from mmengine.model import ModuleList
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from mmrla.models.layers.checks import (
     check_choice,
     check_extra_channels,
     check_positive_int,
+    check_rate,
     check_sequence,
 )
 from mmrla.models.lean.conv_norm import Feature, Term, apply_layers
@@ -26,39 +27,101 @@ from mmrla.models.rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
 from .base import DetectionBackbone
 from .blocks import RLABlock, Stage
+from .defaults import Default, choose_defaults, fill_defaults
 
 PLUGIN_POSITIONS = ('after_conv1', 'after_conv2', 'after_conv3')
+STYLES = ('pytorch', 'caffe')
+DEFAULTS = dict(out_indices=Default((0, 1, 2, 3), (3,)), norm_eval=Default(True, False))
+# mmpretrain drops no path below this rate either.
+MIN_DROP_RATE = 1e-5
 
 
 class ResidualBlock(RLABlock):
     """The common part of both kinds of block: attention, shortcut and sum.
 
-    Layers are added in mmdet's order, so that a seed gives the same initial
-    values and an optimizer the same order of parameters.
+    Layers are added in mmdet's order, so that a seed gives the same initial values
+    and an optimizer the same order of parameters. The arguments up to ``init_cfg`` and
+    the attributes of the same names are those of mmdet's blocks.
+
+    Args:
+        inplanes: Channels of the input.
+        planes: The output has ``expansion`` times as many channels.
+        stride: Stride of the block.
+        dilation: Dilation of its 3x3 convolution, the first one in a basic block.
+        downsample: The shortcut, or None for the identity.
+        style: ``'pytorch'`` gives the stride of a bottleneck to its 3x3 convolution,
+            ``'caffe'`` to its first 1x1 convolution.
+        with_cp: See :class:`~mmrla.models.backbones.blocks.RLABlock`.
+        conv_cfg: Config of the convolutions, as in mmcv.
+        norm_cfg: Config of the norms, as in mmcv.
+        dcn: Config of a deformable 3x3 convolution.
+        plugins: The stage's plugins, as in mmdet.
+        init_cfg: As in mmengine.
+        attention: Config of the attention on the residual branch.
+        forms: See :class:`~mmrla.models.backbones.blocks.RLABlock`.
+        expansion: Ratio of the block's output to ``planes``. Defaults to that of the
+            class.
+        drop_path_rate: Probability with which training drops the residual branch of an
+            image. The hidden path sees the branch as the sum does.
     """
     expansion: int
     last_norm: str
-    plugin_names: Dict[str, List[str]] = {}
 
-    def add_norm(self, norm_cfg: dict, channels: int, index: int) -> None:
-        """Add a norm under the name that mmcv gives its type (``bn1``)."""
-        name, norm = build_norm_layer(norm_cfg, channels, postfix=index)
-        self.add_module(name, norm)
-        setattr(self, f'norm{index}_name', name)
-
-    def add_junction(self, downsample: Optional[nn.Module], attention: Optional[dict],
-                     channels: int) -> None:
-        """Add the layers that join the residual branch and the shortcut.
-
-        Args:
-            downsample: The shortcut, or None for the identity.
-            attention: Config of the attention on the residual branch.
-            channels: The channels of the block's output.
-        """
-        self.channels = channels
+    def __init__(self,
+                 inplanes: int,
+                 planes: int,
+                 stride: int = 1,
+                 dilation: int = 1,
+                 downsample: Optional[nn.Module] = None,
+                 style: str = 'pytorch',
+                 with_cp: bool = False,
+                 conv_cfg: Optional[dict] = None,
+                 norm_cfg: dict = dict(type='BN'),
+                 dcn: Optional[dict] = None,
+                 plugins: Optional[List[dict]] = None,
+                 init_cfg: Optional[dict] = None,
+                 attention: Optional[dict] = None,
+                 forms: str = 'plain',
+                 expansion: Optional[int] = None,
+                 drop_path_rate: float = 0.) -> None:
+        super().__init__(init_cfg)
+        check_choice('style', style, STYLES)
+        self.inplanes = inplanes
+        self.planes = planes
+        self.stride = stride
+        self.dilation = dilation
+        self.style = style
+        self.with_cp = with_cp
+        self.conv_cfg = conv_cfg
+        self.norm_cfg = norm_cfg
+        self.dcn = dcn
+        self.with_dcn = dcn is not None
+        self.plugins = plugins
+        self.with_plugins = plugins is not None
+        self.forms = forms
+        if expansion is not None:
+            self.expansion = expansion
+        self.channels = planes * self.expansion
+        self.add_branch(planes)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
-        self.attention = build_attention(attention, channels) if attention else None
+        self.attention = build_attention(attention, self.channels) if attention else None
+        self.drop_path = DropPath(drop_path_rate) if drop_path_rate > MIN_DROP_RATE else None
+        self.plugin_names: Dict[str, List[str]] = self.add_plugins()
+
+    def add_branch(self, width: int) -> None:
+        """Add the convolutions and norms of the residual branch."""
+        raise NotImplementedError
+
+    def add_plugins(self) -> Dict[str, List[str]]:
+        """Add the plugins; returns the names of those after each convolution."""
+        return {}
+
+    def add_norm(self, channels: int, index: int) -> None:
+        """Add a norm under the name that mmcv gives its type (``bn1``)."""
+        name, norm = build_norm_layer(self.norm_cfg, channels, postfix=index)
+        self.add_module(name, norm)
+        setattr(self, f'norm{index}_name', name)
 
     @property
     def norm1(self) -> nn.Module:
@@ -70,17 +133,19 @@ class ResidualBlock(RLABlock):
         """nn.Module: The norm after the second convolution."""
         return getattr(self, self.norm2_name)
 
-    def plugins(self, position: str) -> List[nn.Module]:
+    def plugins_at(self, position: str) -> List[nn.Module]:
         """The plugins at a position, in order."""
         return [getattr(self, name) for name in self.plugin_names.get(position, ())]
 
     def tail(self) -> List[nn.Module]:
         """The layers of the residual branch after its last norm."""
-        return self.plugins('after_conv3') + ([] if self.attention is None else [self.attention])
+        drop_path = self.drop_path if self.training else None
+        return self.plugins_at('after_conv3') + [
+            layer for layer in (self.attention, drop_path) if layer is not None]
 
     def gated_norm(self) -> Optional[nn.Module]:
         """The branch's last norm, unless a plugin follows it."""
-        return None if self.plugins('after_conv3') else getattr(self, self.last_norm)
+        return None if self.plugins_at('after_conv3') else getattr(self, self.last_norm)
 
     def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """y, the residual branch."""
@@ -99,36 +164,25 @@ class ResidualBlock(RLABlock):
 
 
 class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions; for the arguments see :class:`Bottleneck`."""
+    """Two 3x3 convolutions; for the arguments see :class:`ResidualBlock`."""
     expansion = 1
     last_norm = 'norm2'
 
-    def __init__(self,
-                 inplanes: int,
-                 planes: int,
-                 stride: int = 1,
-                 dilation: int = 1,
-                 downsample: Optional[nn.Module] = None,
-                 style: str = 'pytorch',
-                 conv_cfg: Optional[dict] = None,
-                 norm_cfg: dict = dict(type='BN'),
-                 dcn: Optional[dict] = None,
-                 plugins: Optional[List[dict]] = None,
-                 attention: Optional[dict] = None,
-                 forms: str = 'plain',
-                 init_cfg: Optional[dict] = None) -> None:
-        super().__init__(init_cfg)
-        self.forms = forms
-        for name, value in (('dcn', dcn), ('plugins', plugins)):
+    def add_branch(self, width: int) -> None:
+        """Add the convolutions and norms of the residual branch."""
+        for name in ('dcn', 'plugins'):
+            value = getattr(self, name)
             if value:
                 raise ValueError(f'{name}={value!r} needs bottleneck blocks: depth 50, 101 or 152')
+        if self.expansion != 1:
+            raise ValueError(f'expansion={self.expansion!r} needs bottleneck blocks: '
+                             'depth 50, 101 or 152')
         self.conv1 = build_conv_layer(
-            conv_cfg, inplanes, planes, 3, stride=stride, padding=dilation,
-            dilation=dilation, bias=False)
-        self.add_norm(norm_cfg, planes, 1)
-        self.conv2 = build_conv_layer(conv_cfg, planes, planes, 3, padding=1, bias=False)
-        self.add_norm(norm_cfg, planes, 2)
-        self.add_junction(downsample, attention, planes)
+            self.conv_cfg, self.inplanes, width, 3, stride=self.stride, padding=self.dilation,
+            dilation=self.dilation, bias=False)
+        self.add_norm(width, 1)
+        self.conv2 = build_conv_layer(self.conv_cfg, width, width, 3, padding=1, bias=False)
+        self.add_norm(width, 2)
 
     def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """3x3, 3x3."""
@@ -141,79 +195,49 @@ class BasicBlock(ResidualBlock):
 
 
 class Bottleneck(ResidualBlock):
-    """1x1, 3x3 and 1x1 convolution, of ResNet and ResNeXt.
-
-    Args:
-        inplanes: Channels of the input.
-        planes: The output has four times as many channels.
-        stride: Stride of the 3x3 convolution (``style='pytorch'``) or of the
-            first 1x1 convolution (``'caffe'``).
-        dilation: Dilation of the 3x3 convolution.
-        downsample: The shortcut, or None for the identity.
-        style: ``'pytorch'`` or ``'caffe'``.
-        conv_cfg: Config of the convolutions, as in mmcv.
-        norm_cfg: Config of the norms, as in mmcv.
-        dcn: Config of a deformable 3x3 convolution.
-        plugins: The stage's plugins, as in mmdet.
-        attention: Config of the attention on the residual branch.
-        groups: Groups of the 3x3 convolution.
-        width: Channels of the 3x3 convolution. Defaults to ``planes``.
-        forms: See :class:`~mmrla.models.backbones.blocks.RLABlock`.
-        init_cfg: As in mmengine.
-    """
+    """1x1, 3x3 and 1x1 convolution; for the arguments see :class:`ResidualBlock`."""
     expansion = 4
     last_norm = 'norm3'
 
-    def __init__(self,
-                 inplanes: int,
-                 planes: int,
-                 stride: int = 1,
-                 dilation: int = 1,
-                 downsample: Optional[nn.Module] = None,
-                 style: str = 'pytorch',
-                 conv_cfg: Optional[dict] = None,
-                 norm_cfg: dict = dict(type='BN'),
-                 dcn: Optional[dict] = None,
-                 plugins: Optional[List[dict]] = None,
-                 attention: Optional[dict] = None,
-                 groups: int = 1,
-                 width: Optional[int] = None,
-                 forms: str = 'plain',
-                 init_cfg: Optional[dict] = None) -> None:
-        super().__init__(init_cfg)
-        self.forms = forms
-        channels = planes * self.expansion
-        width = width or planes
-        stride1, stride2 = (1, stride) if style == 'pytorch' else (stride, 1)
-        self.conv1 = build_conv_layer(conv_cfg, inplanes, width, 1, stride=stride1, bias=False)
-        self.add_norm(norm_cfg, width, 1)
-        conv2_cfg = self.conv2_cfg(conv_cfg, dcn)
-        self.conv2 = build_conv_layer(
-            conv2_cfg, width, width, 3, stride=stride2, padding=dilation,
-            dilation=dilation, groups=groups, bias=False)
-        self.add_norm(norm_cfg, width, 2)
-        self.conv3 = build_conv_layer(conv_cfg, width, channels, 1, bias=False)
-        self.add_norm(norm_cfg, channels, 3)
-        self.add_junction(downsample, attention, channels)
-        self.plugin_names = self.add_plugins(
-            plugins or [], dict(after_conv1=width, after_conv2=width, after_conv3=channels))
+    def add_branch(self, width: int, groups: int = 1) -> None:
+        """Add the convolutions and norms of the residual branch.
 
-    @staticmethod
-    def conv2_cfg(conv_cfg: Optional[dict], dcn: Optional[dict]) -> Optional[dict]:
+        Args:
+            width: Channels of the 3x3 convolution.
+            groups: Its groups.
+        """
+        self.width = width
+        self.conv1_stride, self.conv2_stride = (
+            (1, self.stride) if self.style == 'pytorch' else (self.stride, 1))
+        self.conv1 = build_conv_layer(
+            self.conv_cfg, self.inplanes, width, 1, stride=self.conv1_stride, bias=False)
+        self.add_norm(width, 1)
+        self.conv2 = build_conv_layer(
+            self.conv2_cfg(), width, width, 3, stride=self.conv2_stride, padding=self.dilation,
+            dilation=self.dilation, groups=groups, bias=False)
+        self.add_norm(width, 2)
+        self.conv3 = build_conv_layer(self.conv_cfg, width, self.channels, 1, bias=False)
+        self.add_norm(self.channels, 3)
+
+    def conv2_cfg(self) -> Optional[dict]:
         """The config of the 3x3 convolution, deformable if ``dcn`` is set."""
-        if dcn is None:
-            return conv_cfg
-        dcn = dict(dcn)
+        if self.dcn is None:
+            return self.conv_cfg
+        dcn = dict(self.dcn)
         if dcn.pop('fallback_on_stride', False):
-            return conv_cfg
-        if conv_cfg is not None:
-            raise ValueError(f'conv_cfg={conv_cfg!r} must be None where dcn={dcn!r} is set')
+            return self.conv_cfg
+        if self.conv_cfg is not None:
+            raise ValueError(f'conv_cfg={self.conv_cfg!r} must be None where dcn={dcn!r} is set')
         return dcn
 
-    def add_plugins(self, plugins: List[dict], channels: Dict[str, int]) -> Dict[str, List[str]]:
-        """Build the plugins; returns the names of those after each convolution."""
-        names = {position: [] for position in channels}
-        for plugin in sorted(plugins, key=lambda plugin: PLUGIN_POSITIONS.index(
+    def add_plugins(self) -> Dict[str, List[str]]:
+        """Add the plugins; returns the names of those after each convolution."""
+        for plugin in self.plugins or ():
+            check_choice('the position of a plugin', plugin.get('position'), PLUGIN_POSITIONS)
+        channels = dict(zip(
+            PLUGIN_POSITIONS, (self.width, self.width, self.channels), strict=True))
+        names = {position: [] for position in PLUGIN_POSITIONS}
+        for plugin in sorted(self.plugins or (), key=lambda plugin: PLUGIN_POSITIONS.index(
                 plugin['position'])):
             position, cfg = plugin['position'], dict(plugin['cfg'])
             name, layer = build_plugin_layer(
@@ -232,9 +256,9 @@ class Bottleneck(ResidualBlock):
     def residual(self, forms: PlainForms, x: Tensor, term: Optional[Term]) -> Feature:
         """1x1, 3x3, 1x1, each with its norm and plugins."""
         out = self.relu(forms.conv_norm(self.conv1, self.norm1, x, term))
-        out = apply_layers(self.plugins('after_conv1'), out)
+        out = apply_layers(self.plugins_at('after_conv1'), out)
         out = self.relu(forms.conv_norm(self.conv2, self.norm2, out))
-        out = apply_layers(self.plugins('after_conv2'), out)
+        out = apply_layers(self.plugins_at('after_conv2'), out)
         return forms.last_conv_norm(self.conv3, self.norm3, out, self.tail())
 
     def branch(self) -> List[Tuple[nn.Module, nn.Module]]:
@@ -248,17 +272,20 @@ class Bottleneck(ResidualBlock):
 class RLAResNet(DetectionBackbone):
     """ResNet with recurrent layer aggregation, for detection and classification.
 
-    All arguments of mmdet's ``ResNet`` have the same meaning here.
+    All arguments of mmdet's and mmpretrain's ``ResNet`` have the same meaning here, and
+    mmdet's attributes too.
 
     Args:
         depth: 18, 34, 50, 101 or 152.
         in_channels: Channels of the image.
-        stem_channels: Channels of the stem. Defaults to ``base_channels``.
+        stem_channels: Channels of the stem. The default is ``base_channels`` in mmdet and
+            64 in mmpretrain (``defaults``).
         base_channels: Channels of the first stage before expansion.
         num_stages: 1 to 4.
         strides: Stride of the first block of each stage.
         dilations: Dilation of each stage.
-        out_indices: Stages whose output is returned.
+        out_indices: Stages whose output is returned. The default is all four in mmdet and
+            the last in mmpretrain (``defaults``).
         style: ``'pytorch'`` puts the stride of a bottleneck into the 3x3
             convolution, ``'caffe'`` into the first 1x1.
         deep_stem: Three 3x3 convolutions instead of the 7x7.
@@ -269,7 +296,8 @@ class RLAResNet(DetectionBackbone):
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, those of the hidden path included.
         norm_eval: Keep batch norms in eval mode while training, except those
-            of a new hidden path.
+            of a new hidden path. The default is True in mmdet and False in mmpretrain
+            (``defaults``).
         dcn: Config of deformable 3x3 convolutions.
         stage_with_dcn: The stages that have them.
         plugins: Plugins of the blocks, as in mmdet.
@@ -286,6 +314,13 @@ class RLAResNet(DetectionBackbone):
             stages, for a classifier. A detector does not need it.
         extra_channels: Added to the width of every stage, before expansion; 8
             gives the "channel + 32" ResNet-50 of the paper's ablation.
+        expansion: Ratio of the channels of a block's output to its width, as in mmpretrain.
+            By default 4, and 1 for depth 18 and 34.
+        drop_path_rate: Probability with which training drops the residual branch of the
+            last block, as in mmpretrain; it rises linearly from 0 in the first block.
+        defaults: ``'mmdet'`` or ``'mmpretrain'``: whose defaults apply. By default
+            mmpretrain's if the default scope is mmpretrain, and mmdet's otherwise. The log
+            says which values were chosen in this way.
         memory_saving: Whether layers are computed in memory-saving forms
             (:mod:`mmrla.models.lean`), which give the same values. By default they
             are, unless the network is mmdet's, without hidden path and attention.
@@ -318,14 +353,14 @@ class RLAResNet(DetectionBackbone):
                  num_stages: int = 4,
                  strides: Sequence[int] = (1, 2, 2, 2),
                  dilations: Sequence[int] = (1, 1, 1, 1),
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
+                 out_indices: Optional[Sequence[int]] = None,
                  style: str = 'pytorch',
                  deep_stem: bool = False,
                  avg_down: bool = False,
                  frozen_stages: int = -1,
                  conv_cfg: Optional[dict] = None,
                  norm_cfg: dict = dict(type='BN', requires_grad=True),
-                 norm_eval: bool = True,
+                 norm_eval: Optional[bool] = None,
                  dcn: Optional[dict] = None,
                  stage_with_dcn: Sequence[bool] = (False, False, False, False),
                  plugins: Optional[List[dict]] = None,
@@ -337,62 +372,91 @@ class RLAResNet(DetectionBackbone):
                  attention: Optional[Dict[str, Any]] = None,
                  out_hidden: bool = False,
                  extra_channels: int = 0,
-                 memory_saving: Optional[bool] = None) -> None:
+                 memory_saving: Optional[bool] = None,
+                 expansion: Optional[int] = None,
+                 drop_path_rate: float = 0.,
+                 defaults: Optional[str] = None) -> None:
+        stem_channels, out_indices, norm_eval = fill_defaults(
+            type(self).__name__, defaults,
+            dict(DEFAULTS, stem_channels=Default(base_channels, 64)),
+            stem_channels=stem_channels, out_indices=out_indices, norm_eval=norm_eval)
         self._check(depth, num_stages, strides, dilations, out_indices, style,
                     frozen_stages, dcn, stage_with_dcn, plugins)
         check_positive_int('in_channels', in_channels)
         check_positive_int('base_channels', base_channels)
         check_extra_channels(extra_channels)
         check_attention(attention)
+        check_rate('drop_path_rate', drop_path_rate)
         check_choice('memory_saving', memory_saving, (None, True, False))
         rla_config = RLAConfig.parse(rla)
         if out_hidden and rla_config is None:
             raise ValueError('out_hidden=True needs a hidden state: set rla=dict(...)')
         if rla_config is not None:
             rla_config.check_reaches_output(out_hidden)
-        from_scratch = pretrained is None and init_cfg is None
+        self.is_from_scratch = pretrained is None and init_cfg is None
         super().__init__(frozen_stages, norm_eval, with_cp, pretrained, init_cfg)
 
-        block, stage_blocks = self.arch_settings[depth]
-        self.depth = depth
-        self.block = block
+        self.block, stage_blocks = self.arch_settings[depth]
         self.stage_blocks = stage_blocks[:num_stages]
-        self.out_indices = out_indices
-        self.deep_stem = deep_stem
-        self.out_hidden = out_hidden
+        self.expansion = self._expansion(self.block, expansion)
+        self.depth = depth
+        self.stem_channels = stem_channels or base_channels
         self.base_channels = base_channels
+        self.num_stages = num_stages
+        self.strides = strides
+        self.dilations = dilations
+        self.out_indices = out_indices
+        self.style = style
+        self.deep_stem = deep_stem
+        self.avg_down = avg_down
+        self.conv_cfg = conv_cfg
+        self.norm_cfg = norm_cfg
+        self.dcn = dcn
+        self.stage_with_dcn = stage_with_dcn
+        self.plugins = plugins
+        self.zero_init_residual = zero_init_residual
+        self.out_hidden = out_hidden
+        is_plain = rla_config is None and attention is None
         if memory_saving is None:
-            memory_saving = rla_config is not None or attention is not None
+            memory_saving = not is_plain
         self.forms = 'memory_saving' if memory_saving else 'plain'
 
-        stem_channels = stem_channels or base_channels
-        self._make_stem_layer(in_channels, stem_channels, conv_cfg, norm_cfg)
+        self._make_stem_layer(in_channels, self.stem_channels)
         block_init_cfg = None
-        if from_scratch and zero_init_residual:
+        if self.starts_at_zero(is_plain, defaults):
             block_init_cfg = dict(
-                type='Constant', val=0, override=dict(name=block.last_norm))
-        inplanes = stem_channels
+                type='Constant', val=0, override=dict(name=self.block.last_norm))
+        rates = torch.linspace(0, drop_path_rate, sum(stage_blocks), device='cpu').tolist()
+        self.inplanes = self.stem_channels
         self.res_layers = []
         for i, num_blocks in enumerate(self.stage_blocks):
             planes = base_channels * 2**i + extra_channels
+            attentions = attentions_of_stage(attention, i, num_stages, num_blocks)
             stage = self.make_res_layer(
-                inplanes, planes, strides[i], avg_down,
+                block=self.block,
+                inplanes=self.inplanes,
+                planes=planes,
+                stride=strides[i],
+                avg_down=avg_down,
                 dilation=dilations[i],
                 style=style,
+                with_cp=with_cp,
                 conv_cfg=conv_cfg,
                 norm_cfg=norm_cfg,
                 dcn=dcn if dcn and stage_with_dcn[i] else None,
-                plugins=self.make_stage_plugins(plugins, i),
-                attentions=attentions_of_stage(attention, i, num_stages, num_blocks),
+                plugins=plugins and self.make_stage_plugins(plugins, i),
+                init_cfg=block_init_cfg,
                 forms=self.forms,
-                init_cfg=block_init_cfg)
-            inplanes = planes * block.expansion
+                expansion=self.expansion,
+                own_settings=[dict(attention=attentions[t], drop_path_rate=rates.pop(0))
+                              for t in range(num_blocks)])
+            self.inplanes = planes * self.expansion
             self.res_layers.append(f'layer{i + 1}')
             self.add_module(self.res_layers[-1], stage)
-        self.feat_dim = inplanes
+        self.feat_dim = self.inplanes
         self.rla = None
         if rla_config is not None:
-            self.rla = self._make_hidden_path(rla_config, strides, conv_cfg, norm_cfg)
+            self.rla = self._make_hidden_path(rla_config)
         self._freeze_stages()
 
     def _check(self, depth, num_stages, strides, dilations, out_indices, style,
@@ -400,7 +464,7 @@ class RLAResNet(DetectionBackbone):
         """Raise an error for values that cannot be built."""
         check_choice('depth', depth, self.arch_settings)
         check_choice('num_stages', num_stages, range(1, 5))
-        check_choice('style', style, ('pytorch', 'caffe'))
+        check_choice('style', style, STYLES)
         check_choice('frozen_stages', frozen_stages, range(-1, num_stages + 1))
         for name, value in (('strides', strides), ('dilations', dilations)):
             check_sequence(name, value, num_stages)
@@ -416,19 +480,38 @@ class RLAResNet(DetectionBackbone):
         if plugins is not None:
             check_sequence('plugins', plugins)
         for plugin in plugins or ():
-            check_choice('the position of a plugin', plugin.get('position'), PLUGIN_POSITIONS)
             if plugin.get('stages') is not None:
                 check_sequence('the stages of a plugin', plugin['stages'], num_stages)
 
     @staticmethod
-    def make_stage_plugins(plugins: Optional[List[dict]], stage: int) -> List[dict]:
-        """The plugins of a stage."""
-        return [plugin for plugin in plugins or ()
-                if plugin.get('stages') is None or plugin['stages'][stage]]
+    def _expansion(block: Type[ResidualBlock], expansion: Optional[int]) -> int:
+        """The ratio of the channels of a block's output to its width."""
+        if expansion is None:
+            return block.expansion
+        check_positive_int('expansion', expansion)
+        return expansion
 
-    def _make_stem_layer(self, in_channels: int, channels: int, conv_cfg: Optional[dict],
-                         norm_cfg: dict) -> None:
+    def starts_at_zero(self, is_plain: bool, defaults: Optional[str]) -> bool:
+        """Whether the last norm of each branch starts at zero.
+
+        Args:
+            is_plain: Whether the network has neither hidden path nor attention.
+            defaults: The argument of this name.
+        """
+        if choose_defaults(defaults) == 'mmpretrain':
+            return self.zero_init_residual and not self.pretrained_cfgs()
+        return self.zero_init_residual and self.is_from_scratch
+
+    @staticmethod
+    def make_stage_plugins(plugins: List[dict], stage_idx: int) -> List[dict]:
+        """The plugins of a stage, without the key that names their stages."""
+        return [{key: value for key, value in plugin.items() if key != 'stages'}
+                for plugin in plugins
+                if plugin.get('stages') is None or plugin['stages'][stage_idx]]
+
+    def _make_stem_layer(self, in_channels: int, channels: int) -> None:
         """The layers before the first stage, under mmdet's names."""
+        conv_cfg, norm_cfg = self.conv_cfg, self.norm_cfg
         if self.deep_stem:
             half = channels // 2
             layers = []
@@ -453,18 +536,27 @@ class RLAResNet(DetectionBackbone):
         """nn.Module: The norm of the 7x7 stem."""
         return getattr(self, self.norm1_name)
 
-    def make_res_layer(self, inplanes: int, planes: int, stride: int, avg_down: bool,
-                       attentions: Sequence[Optional[dict]], **kwargs) -> Stage:
-        """The blocks of a stage, with an attention or None for each."""
-        channels = planes * self.block.expansion
+    def make_res_layer(self, block: Type[ResidualBlock], inplanes: int, planes: int, stride: int,
+                       avg_down: bool, own_settings: Sequence[dict], **kwargs) -> Stage:
+        """The blocks of a stage.
+
+        Args:
+            block: Their class.
+            inplanes: Channels of the stage's input.
+            planes: As for :class:`ResidualBlock`.
+            stride: Stride of the first block.
+            avg_down: As for the backbone.
+            own_settings: Arguments of each block that the others do not share.
+            **kwargs: The other arguments of :class:`ResidualBlock`.
+        """
+        channels = planes * self.expansion
         downsample = None
         if stride != 1 or inplanes != channels:
             downsample = self._make_shortcut(
                 inplanes, channels, stride, avg_down, kwargs['conv_cfg'], kwargs['norm_cfg'])
-        blocks = [self.block(inplanes, planes, stride=stride, downsample=downsample,
-                             attention=attentions[0], **kwargs)]
-        blocks += [self.block(channels, planes, attention=attention, **kwargs)
-                   for attention in attentions[1:]]
+        first, *others = own_settings
+        blocks = [block(inplanes, planes, stride=stride, downsample=downsample, **first, **kwargs)]
+        blocks += [block(channels, planes, **own, **kwargs) for own in others]
         return Stage(*blocks)
 
     @staticmethod
@@ -478,22 +570,22 @@ class RLAResNet(DetectionBackbone):
         conv = build_conv_layer(conv_cfg, inplanes, channels, 1, stride=stride, bias=False)
         return nn.Sequential(*layers, conv, build_norm_layer(norm_cfg, channels)[1])
 
-    def _make_hidden_path(self, config: RLAConfig, strides: Sequence[int],
-                          conv_cfg: Optional[dict], norm_cfg: dict) -> ModuleList:
+    def _make_hidden_path(self, config: RLAConfig) -> ModuleList:
         """The hidden path, one part for each stage."""
         stages = ModuleList()
         for i, num_blocks in enumerate(self.stage_blocks):
             is_last = i == len(self.stage_blocks) - 1
             blocks = getattr(self, self.res_layers[i])
             stages.append(RLAStage(
-                readers=[reader_like(block.conv1, config.channels, conv_cfg) for block in blocks],
+                readers=[reader_like(block.conv1, config.channels, self.conv_cfg)
+                         for block in blocks],
                 feature_channels=blocks[-1].channels,
-                stride=strides[i],
+                stride=self.strides[i],
                 num_updates=num_blocks - (is_last and not self.out_hidden),
                 config=config,
                 forms=self.forms,
-                conv_cfg=conv_cfg,
-                norm_cfg=norm_cfg))
+                conv_cfg=self.conv_cfg,
+                norm_cfg=self.norm_cfg))
         return stages
 
     def stages_with_blocks(self) -> List[nn.Module]:
@@ -544,31 +636,16 @@ class RLAResNet(DetectionBackbone):
 
 
 @MODELS.register_module()
-class RLAResNeXt(RLAResNet):
-    """ResNeXt with recurrent layer aggregation.
+class RLAResNetV1c(RLAResNet):
+    """:class:`RLAResNet` with a deep stem."""
 
-    Args:
-        groups: Groups of the 3x3 convolutions.
-        base_width: Channels of a group in the first stage.
-        **kwargs: As for :class:`RLAResNet`; depth 50, 101 or 152.
-    """
+    def __init__(self, **kwargs) -> None:
+        super().__init__(deep_stem=True, avg_down=False, **kwargs)
 
-    arch_settings = {
-        depth: setting for depth, setting in RLAResNet.arch_settings.items()
-        if setting[0] is Bottleneck
-    }
 
-    def __init__(self, groups: int = 1, base_width: int = 4, **kwargs) -> None:
-        check_positive_int('groups', groups)
-        check_positive_int('base_width', base_width)
-        self.groups = groups
-        self.base_width = base_width
-        super().__init__(**kwargs)
+@MODELS.register_module()
+class RLAResNetV1d(RLAResNet):
+    """:class:`RLAResNet` with a deep stem and average pooling in the shortcuts."""
 
-    def make_res_layer(self, inplanes: int, planes: int, *args, **kwargs) -> Stage:
-        """The blocks of a stage, with grouped 3x3 convolutions."""
-        width = planes
-        if self.groups > 1:
-            width = math.floor(planes * self.base_width / self.base_channels) * self.groups
-        return super().make_res_layer(
-            inplanes, planes, *args, groups=self.groups, width=width, **kwargs)
+    def __init__(self, **kwargs) -> None:
+        super().__init__(deep_stem=True, avg_down=True, **kwargs)

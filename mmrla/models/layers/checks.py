@@ -28,8 +28,8 @@ def check_positive_int(name: str, value: Any) -> None:
 
 
 def check_sequence(name: str, value: Any, length: int = 0) -> None:
-    """``value`` must be a list or tuple, of ``length`` entries if that is not 0."""
-    if not isinstance(value, (list, tuple)):
+    """``value`` must be a list, tuple or range, of ``length`` entries if that is not 0."""
+    if not isinstance(value, (list, tuple, range)):
         raise ValueError(f'{name}={value!r} must be a list or tuple')
     if length and len(value) != length:
         raise ValueError(f'{name}={value!r} must have num_stages={length} entries')
@@ -39,3 +39,9 @@ def check_extra_channels(value: Any) -> None:
     """The channels added to the width of every stage must be 0 or more."""
     if isinstance(value, bool) or value != 0:
         check_positive_int('extra_channels', value)
+
+
+def check_rate(name: str, value: Any) -> None:
+    """``value`` must be a number from 0 to below 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f'{name}={value!r} must be a number from 0 to below 1')
