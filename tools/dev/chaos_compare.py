@@ -164,15 +164,20 @@ def is_good(result: Dict[str, Any]) -> bool:
             and len(set(result['last_steps'])) == 1)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--scenarios', nargs='+', default=list(SCENARIOS), choices=SCENARIOS,
                         help='the kinds of runs')
     parser.add_argument('--kills', type=int, default=5, help='kills of each scenario')
     parser.add_argument('--seed', type=int, default=0, help='seed of the kills')
     parser.add_argument('--json', type=Path, help='a file for the results')
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     chaos.prepare()
     results = []
     for name in args.scenarios:

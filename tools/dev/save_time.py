@@ -42,14 +42,19 @@ def measure(megabytes: int, rounds: int, folder: Path) -> None:
         f'{name} {statistics.median(values):.2f} s' for name, values in times.items()))
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--megabytes', type=int, nargs='+', default=[300],
                         help='sizes of checkpoints')
     parser.add_argument('--rounds', type=int, default=3, help='saves of each size')
     parser.add_argument('--folder', type=Path, help='a folder on the disk to measure')
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for megabytes in args.megabytes:
             measure(megabytes, args.rounds, Path(folder))
