@@ -66,6 +66,17 @@ def _iou_threshold(nms: dict) -> float:
     return float(nms['iou_threshold'])
 
 
+def _coder(head: nn.Module) -> DeltaXYWHBBoxCoder:
+    """The box coder of a head whose scores are a sigmoid or a softmax."""
+    if getattr(head.loss_cls, 'custom_cls_channels', False):
+        raise ExportError(f'{type(head.loss_cls).__name__} cannot be exported: it has scores of '
+                          'its own')
+    coder = _check(head.bbox_coder, DeltaXYWHBBoxCoder, 'decode')
+    if coder.add_ctr_clamp:
+        raise ExportError('bbox_coder.add_ctr_clamp=True cannot be exported')
+    return coder
+
+
 class DenseCandidates(nn.Module):
     """The best anchors of every level of a dense head, decoded.
 
@@ -77,9 +88,7 @@ class DenseCandidates(nn.Module):
     def __init__(self, head: AnchorHead, cfg: Any) -> None:
         super().__init__()
         self.head, self.cfg = head, cfg
-        self.coder = _check(head.bbox_coder, DeltaXYWHBBoxCoder, 'decode')
-        if self.coder.add_ctr_clamp:
-            raise ExportError('bbox_coder.add_ctr_clamp=True cannot be exported')
+        self.coder = _coder(head)
 
     def forward(self, features: Tuple[Tensor, ...], sizes: Tensor) -> Tuple[Tensor, ...]:
         """Score the anchors and decode the best ones.
@@ -207,6 +216,7 @@ class TwoStage(nn.Module):
         self.rpn_iou_threshold = _iou_threshold(self.rpn_cfg.nms)
         self.iou_threshold = _iou_threshold(self.cfg.nms)
         self.candidates = DenseCandidates(rpn, self.rpn_cfg)
+        self.coder = _coder(roi_head.bbox_head)
         self.box_features = RoIFeatures(roi_head.bbox_roi_extractor)
         self.outputs: Tuple[str, ...] = ('boxes', 'scores', 'labels', 'image')
         if roi_head.with_mask:
@@ -257,7 +267,7 @@ class TwoStage(nn.Module):
         scores = scores.softmax(-1)[:, :-1]
         boxes, image, slot = boxes[order], image[order], slot[order]
         deltas = deltas.reshape(-1, 1 if head.reg_class_agnostic else head.num_classes, 4)
-        boxes = decode(head.bbox_coder, boxes.unsqueeze(1), deltas, sizes[image].unsqueeze(1))
+        boxes = decode(self.coder, boxes.unsqueeze(1), deltas, sizes[image].unsqueeze(1))
         return self._best_of_classes(boxes.expand(-1, head.num_classes, 4), scores, slot,
                                      sizes.shape[0])
 

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import torch
 from mmdet.structures import DetDataSample
+from mmengine.registry import MODELS, init_default_scope
 
 from mmrla.export.detectors import exportable
 from mmrla.export.errors import ExportError
@@ -81,10 +82,21 @@ def test_nothing_found_gives_empty_tensors(name):
     ({'model.roi_head.bbox_roi_extractor.roi_layer.pool_mode': 'max'}, 'pool_mode'),
     ({'model.roi_head.bbox_roi_extractor.type': 'GenericRoIExtractor'}, 'GenericRoIExtractor'),
     ({'model.rpn_head.bbox_coder.add_ctr_clamp': True}, 'add_ctr_clamp'),
+    ({'model.roi_head.bbox_head.bbox_coder.add_ctr_clamp': True}, 'add_ctr_clamp'),
+    ({'model.roi_head.bbox_head.bbox_coder': dict(type='LegacyDeltaXYWHBBoxCoder')},
+     'LegacyDeltaXYWHBBoxCoder'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_cannot_be_exported_is_named(changes, message):
     with pytest.raises(ExportError, match=message):
         exportable(build(config_of('faster_rcnn_rla_r18_fpn', **changes)))
+
+
+def test_a_loss_with_scores_of_its_own_is_named():
+    cfg = config_of('faster_rcnn_rla_r18_fpn')
+    cfg.model.roi_head.bbox_head.loss_cls = dict(type='SeesawLoss', num_classes=6)
+    init_default_scope('mmdet')
+    with pytest.raises(ExportError, match='SeesawLoss'):
+        exportable(MODELS.build(cfg.model))
 
 
 def test_another_kind_of_detector_is_named():
