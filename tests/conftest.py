@@ -1,4 +1,5 @@
 """Fixtures and session checks of all tests."""
+import contextlib
 import logging
 
 import pytest
@@ -39,6 +40,14 @@ def _release_memory():
 def code(tmp_path):
     """Return an object that runs code when it is unpickled, and the file that the code creates."""
     return Malicious(tmp_path / 'it-ran'), tmp_path / 'it-ran'
+
+
+@pytest.fixture(params=['cpu', *(['cuda'] if torch.cuda.is_available() else [])])
+def each_device(request):
+    """Run a test on the CPU, and on a GPU if there is one: new tensors are created there."""
+    device = torch.device(request.param)
+    with contextlib.nullcontext() if device.type == 'cpu' else device:
+        yield device
 
 
 @pytest.fixture

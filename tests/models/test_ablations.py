@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from mmrla.models import RLAPooling, RLAResNet
 from mmrla.paper.counts import GIGA, count_flops, count_parameters
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 ABLATIONS = {
     'unshared': dict(shared=False),
     'no exchange': dict(exchange=False),

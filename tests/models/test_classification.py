@@ -12,6 +12,8 @@ from mmrla.weights import load_weights
 from mmrla.weights.layouts import to_ours
 from support import REPO, golden
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 CONFIGS = REPO / 'configs/pretrain'
 # Parameters to the unit, and the FLOPs that the paper prints.
 IMAGENET = {
@@ -95,7 +97,7 @@ def test_logits_are_those_of_the_authors_code(case):
                                 if name.startswith(prefix)})
     with torch.no_grad():
         logits = fc(neck(net(golden.image()))[0])
-    expected = torch.from_numpy(golden.figures(case)['logits'])
+    expected = torch.as_tensor(golden.figures(case)['logits'])
     assert (logits - expected).abs().max() < 1e-4 * expected.abs().max()
 
 

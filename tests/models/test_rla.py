@@ -10,6 +10,8 @@ from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt
 from mmrla.weights.layouts import to_ours
 from support import golden
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 GOLDEN = {
     'r50_paper': dict(rla=dict(variant='v1')),
     'r50_released': dict(rla=dict(variant='v3')),
@@ -26,7 +28,7 @@ def test_stage_outputs_are_those_of_the_authors_code(case):
     with torch.no_grad():
         outs = net(golden.image())
     for i, out in enumerate(outs[:4], 1):
-        expected = torch.from_numpy(golden.figures(case)[f'stage{i}'])
+        expected = torch.as_tensor(golden.figures(case)[f'stage{i}'])
         error = (out - expected).abs().max() / expected.abs().max()
         assert error < 1e-4, f'stage {i} is off by {error:.1e} of its largest value'
 
@@ -52,7 +54,7 @@ def conv_of_concat(block, reader, x, h):
 def plain_forward(net, image, variant):
     """The equations of section 3.3 written down, stage by stage."""
     x = F.max_pool2d(F.relu(net.bn1(net.conv1(image))), 3, 2, 1)
-    h = torch.zeros(x.shape[0], net.rla[0].channels, *x.shape[2:], dtype=x.dtype)
+    h = torch.zeros(x.shape[0], net.rla[0].channels, *x.shape[2:], dtype=x.dtype, device=x.device)
     outs = []
     stages = (net.layer1, net.layer2, net.layer3, net.layer4)
     for stage, rla in zip(stages, net.rla, strict=True):

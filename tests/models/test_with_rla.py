@@ -16,6 +16,8 @@ from mmrla.models.lean.fuse import fuse
 from mmrla.models.with_rla import stages_of, table_of
 from support import REPO
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 R18 = dict(type='mmdet.ResNet', depth=18, base_channels=8)
 R50 = dict(type='mmdet.ResNet', depth=50, base_channels=8)
 X50 = dict(type='mmdet.ResNeXt', depth=50, base_channels=16, groups=4, base_width=4)
@@ -368,10 +370,10 @@ def small(name, randomise):
 
 
 @pytest.mark.parametrize('name', ['r18', 'regnet', 'cspnext', 'mobilenet', 'convnext'])
-def test_autocast_trains_and_is_close_to_float32(name, randomise, image):
+def test_autocast_trains_and_is_close_to_float32(name, randomise, image, each_device):
     net = small(name, randomise)
     exact = net(image)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast(each_device.type, torch.bfloat16):
         outs = net(image)
         total(net.train()(image)).backward()
     for out, expected in zip(outs, exact, strict=True):
@@ -487,9 +489,9 @@ def test_onnx_computes_the_same(tmp_path, randomise):
     path = tmp_path / 'net.onnx'
     torch.onnx.export(net, (image,), path, dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(path)
-    outs = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    outs = session.run(None, {session.get_inputs()[0].name: image.cpu().numpy()})
     for ours, expected in zip(outs, net(image), strict=True):
-        torch.testing.assert_close(torch.from_numpy(ours), expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(torch.as_tensor(ours), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_classifier_trains_with_it():

@@ -6,6 +6,8 @@ from mmengine.registry import MODELS
 
 from mmrla.models import VARIANTS, RLACifarResNet, RLAXception
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 SMALL = {
     'basic': lambda **kw: RLACifarResNet(**{'depth': 14, 'base_channels': 4, **kw}),
     'bottleneck': lambda **kw: RLACifarResNet(

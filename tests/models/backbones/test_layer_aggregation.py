@@ -9,6 +9,8 @@ from mmrla.models.lean.conditions import plain_path
 from mmrla.models.rla import RLAStage
 from mmrla.paper.counts import count_parameters, count_statistics
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 
 def classifier_values(net, classes=10):
     """Trainable values, and those with the norms' moving statistics."""

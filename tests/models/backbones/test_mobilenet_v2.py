@@ -12,6 +12,8 @@ from mmrla.models import RLAMobileNetV2
 from mmrla.weights.layouts import to_ours
 from support import golden
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 SMALL = dict(widen_factor=0.25, rla=dict(channels=4))
 DETECTOR = (1, 2, 4, 6)
 CLASSIFIER = (7,)
@@ -30,7 +32,7 @@ def test_parameters_of_the_imagenet_classifier(arguments, expected):
 
 
 def relative_error(out, expected):
-    expected = torch.from_numpy(expected)
+    expected = torch.as_tensor(expected)
     return (out - expected).abs().max() / expected.abs().max()
 
 
@@ -290,10 +292,10 @@ def test_the_outputs_have_the_networks_dtype(dtype):
     assert {out.dtype for out in outs} == {dtype}
 
 
-def test_autocast_trains_close_to_float32(randomise):
+def test_autocast_trains_close_to_float32(randomise, each_device):
     net, image = randomise(RLAMobileNetV2(norm_eval=True, **SMALL)), torch.randn(2, 3, 64, 64)
     exact = net.train()(image)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast(each_device.type, torch.bfloat16):
         outs = net(image)
         total(outs).backward()
     for out, expected in zip(outs, exact, strict=True):

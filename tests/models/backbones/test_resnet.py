@@ -7,6 +7,8 @@ from mmengine.registry import MODELS
 
 from mmrla.models import RLAResNet, RLAResNeXt
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 SMALL = dict(depth=18, base_channels=8)
 PLUGINS = [
     dict(cfg=dict(type='ContextBlock', ratio=0.25), stages=(False, True, True, True),
@@ -150,10 +152,10 @@ def test_the_hidden_state_has_the_networks_dtype(dtype):
     assert {out.dtype for out in outs} == {dtype}
 
 
-def test_autocast_trains_close_to_float32(randomise):
+def test_autocast_trains_close_to_float32(randomise, each_device):
     net, image = randomise(RLAResNet(**SMALL)).train(), torch.randn(2, 3, 64, 64)
     exact = net(image)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast(each_device.type, torch.bfloat16):
         outs = net(image)
         total(outs).backward()
     for out, expected in zip(outs, exact, strict=True):

@@ -7,6 +7,8 @@ from mmrla.models import ATTENTIONS, RLAResNet
 from mmrla.models.layers.attention import build_attention
 from mmrla.paper.counts import count_parameters
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 C = 32
 
 

@@ -1,7 +1,6 @@
 """The fused form for inference, torch.compile, torch.export and ONNX."""
 import copy
 
-import numpy as np
 import pytest
 import torch
 from mmdet.models import FPN
@@ -20,6 +19,8 @@ from mmrla.models import (
 )
 from mmrla.models.lean.fuse import fuse
 from support import REPO
+
+pytestmark = pytest.mark.usefixtures('each_device')
 
 SMALL = dict(base_channels=8, rla=dict(channels=4))
 NETWORKS = {
@@ -58,8 +59,7 @@ def norms(module):
 def assert_close(outs, expected, tolerance=1e-4):
     """Equal up to ``tolerance`` times the largest value of each output."""
     for i, (out, other) in enumerate(zip(outs, expected, strict=True)):
-        out, other = (torch.as_tensor(np.asarray(value.detach() if isinstance(
-            value, torch.Tensor) else value)) for value in (out, other))
+        out, other = (torch.as_tensor(value).detach() for value in (out, other))
         error = (out - other).abs().max() / other.abs().max()
         assert error < tolerance, f'output {i} is off by {error:.1e} of its largest value'
 
@@ -147,7 +147,7 @@ def test_onnx_gives_the_same_outputs_at_any_size(detector_part, tmp_path):
     session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
     for size in SIZES:
         image = torch.randn(1, 3, *size)
-        assert_close(session.run(None, dict(image=image.numpy())), detector_part(image))
+        assert_close(session.run(None, dict(image=image.cpu().numpy())), detector_part(image))
 
 
 @torch.no_grad()

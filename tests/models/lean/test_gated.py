@@ -17,6 +17,8 @@ from mmrla.models.lean.fuse import fuse
 from mmrla.models.lean.gated import ScaleChannels, pointwise
 from support.networks import results
 
+pytestmark = pytest.mark.usefixtures('each_device')
+
 GATES = dict(SE=dict(type='SE', ratio=4), ECA=dict(type='ECA'))
 
 
@@ -70,10 +72,10 @@ def test_gates_at_some_blocks_only_agree(randomise):
     assert_forms_agree(net, torch.randn(2, 3, 97, 131, dtype=torch.float64))
 
 
-def test_a_gate_under_autocast_is_close_to_full_precision(randomise):
+def test_a_gate_under_autocast_is_close_to_full_precision(randomise, each_device):
     net = randomise(gated()).train()
     image = torch.randn(2, 3, 97, 131)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast(each_device.type, torch.bfloat16):
         outs = net(image)
     sum(out.float().mean() for out in outs).backward()
     for out, expected in zip(outs, net(image), strict=True):
@@ -108,10 +110,10 @@ def test_gradcheck_of_a_product_with_weights_of_each_image(batch, layout):
     assert function(x, weight, bias).is_contiguous(memory_format=layout)
 
 
-@pytest.mark.parametrize('gate', [SE(8, ratio=4), ECA(8)], ids=['SE', 'ECA'])
+@pytest.mark.parametrize('build_gate', [lambda: SE(8, ratio=4), lambda: ECA(8)], ids=['SE', 'ECA'])
 @pytest.mark.parametrize('training', [True, False])
-def test_a_gated_feature_is_convolved_without_y(gate, training, randomise):
-    conv, norm = nn.Conv2d(2, 8, 1, bias=False), nn.BatchNorm2d(8)
+def test_a_gated_feature_is_convolved_without_y(build_gate, training, randomise):
+    conv, norm, gate = nn.Conv2d(2, 8, 1, bias=False), nn.BatchNorm2d(8), build_gate()
     compress = nn.Conv2d(8, 3, 1, bias=False)
     for module in (conv, norm, compress, gate):
         randomise(module).double()

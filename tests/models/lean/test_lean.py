@@ -8,60 +8,24 @@ from mmdet.models import ResNet
 from torch import nn
 
 from mmrla.commands.benchmark import saved_for_backward
-from mmrla.models import (
-    VARIANTS,
-    RLACifarResNet,
-    RLAMobileNetV2,
-    RLAResNet,
-    RLAResNeXt,
-    RLAXception,
-)
+from mmrla.models import RLAResNet
 from mmrla.models.lean.batch_norm import BatchNormStatistics
 from mmrla.models.lean.conditions import has_hooks, plain_path
 from mmrla.models.lean.conv_norm import NormedConv, conv_norm, convolve, last_conv_norm, read
 from mmrla.models.lean.pooling import MaxPool
-from support.networks import results
+from support.networks import SMALL_NETWORKS, results
 
-SMALL = dict(base_channels=4, norm_eval=False)
+pytestmark = pytest.mark.usefixtures('each_device')
+
 RLA = dict(channels=3)
-NETWORKS = {
-    **{f'{variant} {depth}': lambda variant=variant, depth=depth: RLAResNet(
-        depth, **SMALL, rla=dict(RLA, variant=variant))
-       for variant in VARIANTS for depth in (18, 50)},
-    **{name: lambda arguments=arguments: RLAResNet(50, **{**SMALL, 'rla': RLA, **arguments})
-       for name, arguments in {
-           'ECA': dict(attention=dict(type='ECA')),
-           'SE': dict(attention=dict(type='SE', ratio=4)),
-           'caffe': dict(style='caffe', out_hidden=True),
-           'stride 3': dict(strides=(1, 3, 1, 2), avg_down=True),
-           'dilated': dict(strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)),
-           'frozen': dict(frozen_stages=2),
-           'group norm': dict(norm_cfg=dict(type='GN', num_groups=1)),
-           'standardised weights': dict(conv_cfg=dict(type='ConvWS')),
-           'plugin': dict(plugins=[dict(cfg=dict(type='ContextBlock', ratio=0.25),
-                                        position='after_conv3')]),
-           'unshared': dict(rla=dict(RLA, shared=False)),
-           'no exchange': dict(rla=dict(RLA, exchange=False), out_hidden=True),
-           'no exchange v4': dict(rla=dict(RLA, exchange=False, variant='v4'), out_hidden=True),
-           'LSTM': dict(rla=dict(RLA, cell='lstm')),
-           'GRU': dict(rla=dict(RLA, cell='gru')),
-           'post-act': dict(rla=dict(RLA, pre_act=False)),
-           'recomputed': dict(with_cp=True, norm_eval=True),
-           'deep stem': dict(deep_stem=True, norm_eval=True),
-       }.items()},
-    'ResNeXt': lambda: RLAResNeXt(depth=50, groups=2, base_width=4, **SMALL, rla=RLA),
-    'MobileNetV2': lambda: RLAMobileNetV2(widen_factor=0.25, rla=RLA),
-    'CIFAR': lambda: RLACifarResNet(29, bottleneck=True, base_channels=4, rla=RLA),
-    'Xception': lambda: RLAXception(base_channels=2, num_middle=1, rla=RLA),
-}
 
 
 # In eval mode, the values of a network with standardised weights overflow.
 @pytest.mark.parametrize('case, training', [
-    (case, training) for case in NETWORKS for training in (True, False)
+    (case, training) for case in SMALL_NETWORKS for training in (True, False)
     if training or case != 'standardised weights'])
 def test_memory_saving_and_plain_forms_agree(case, training, randomise):
-    net = randomise(NETWORKS[case]()).double().train(training)
+    net = randomise(SMALL_NETWORKS[case]()).double().train(training)
     state = {name: value.clone() for name, value in net.state_dict().items()}
     image = torch.randn(2, 3, 65, 72, dtype=torch.float64)
     memory_saving = results(net, image)
@@ -275,9 +239,9 @@ def test_synchronised_norms_of_one_process_agree_with_plain_ones(randomise):
         torch.testing.assert_close(out, expected)
 
 
-def test_half_precision_saves_as_little_and_trains(randomise):
+def test_half_precision_saves_as_little_and_trains(randomise, each_device):
     net, image = randomise(RLAResNet(50, base_channels=8)).train(), torch.randn(2, 3, 224, 224)
-    with torch.autocast('cpu', torch.bfloat16):
+    with torch.autocast(each_device.type, torch.bfloat16):
         memory_saving = saved(net, image)
         with plain_path():
             assert memory_saving < 0.9 * saved(net, image)

@@ -28,7 +28,7 @@ def entry(name: str, shape: list) -> torch.Tensor:
         values = rng.uniform(0.5, 1.0, shape)
     else:
         values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-    return torch.from_numpy(np.asarray(values, np.float32))
+    return torch.as_tensor(np.asarray(values, np.float32))
 
 
 def weights(case: str) -> Dict[str, torch.Tensor]:
@@ -40,7 +40,7 @@ def weights(case: str) -> Dict[str, torch.Tensor]:
 def image() -> torch.Tensor:
     """Return the input of all cases, (1, 3, 64, 64)."""
     values = np.random.default_rng(0).standard_normal((1, 3, 64, 64))
-    return torch.from_numpy(values.astype(np.float32))
+    return torch.as_tensor(values.astype(np.float32))
 
 
 def figures(case: str) -> Dict[str, np.ndarray]:
