@@ -1,7 +1,8 @@
-"""Process groups for machines without a GPU.
+"""Process groups for machines without a GPU, and the end of a process group.
 
 mmengine's launchers (0.10.7) call ``torch.cuda.set_device`` and therefore need one.
 """
+import atexit
 import os
 import subprocess
 from datetime import timedelta
@@ -21,6 +22,23 @@ def init_gloo(launcher: str, timeout: Optional[int] = None, port: Optional[int] 
     LAUNCHERS[launcher](port)
     options = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     dist.init_process_group('gloo', **options)
+
+
+def destroy_at_exit() -> None:
+    """Destroy the process group when the interpreter exits.
+
+    A thread of gloo that still holds a tensor while the interpreter is finalised aborts the
+    process (https://github.com/pytorch/pytorch/issues/190489), and torchrun reports a failure
+    of a finished run. Call this only when no collective operation is pending: destroying the
+    group would wait for it.
+    """
+    atexit.unregister(_destroy)
+    atexit.register(_destroy)
+
+
+def _destroy() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _set_slurm_environment(port: Optional[int]) -> None:

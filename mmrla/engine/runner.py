@@ -30,7 +30,7 @@ from mmrla.weights.sources import load_checkpoint, read_safely
 from mmrla.weights.writing import atomic_backend_args
 
 from .data_parallel import RepeatableDataParallel
-from .distributed import init_gloo
+from .distributed import destroy_at_exit, init_gloo
 from .errors import NoWeightsError, run_error
 from .hooks.continuation import CONTINUATION, GRADIENT_ORDER
 from .randomness import RepeatableBatches, make_repeatable
@@ -192,10 +192,13 @@ class RLARunner(Runner):
             try:
                 self.prepare_weights()
                 model = super().train()
-            except BaseException:
+            except BaseException as error:
                 self._finish_saving()
+                if isinstance(error, SystemExit):  # all processes stop after the same step
+                    destroy_at_exit()
                 raise
             WRITER.wait()
+            destroy_at_exit()
             return model
 
     def _finish_saving(self) -> None:
@@ -208,12 +211,16 @@ class RLARunner(Runner):
     def val(self) -> dict:
         """Validate the model."""
         with self._clear_errors(self.work_dir):
-            return super().val()
+            metrics = super().val()
+            destroy_at_exit()
+            return metrics
 
     def test(self) -> dict:
         """Test the model."""
         with self._clear_errors(self.work_dir):
-            return super().test()
+            metrics = super().test()
+            destroy_at_exit()
+            return metrics
 
     # Loading and resuming
 

@@ -1,8 +1,16 @@
 """The backbone on several processes, without a GPU."""
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 import torch.multiprocessing as mp
+from mmengine.runner import Runner
 
+from mmrla.engine import runner as runner_module
 from support.ddp import WORLD, images, mean_loss, network, work
+from support.paths import REPO
 
 
 def test_two_processes_give_the_gradients_of_one(tmp_path):
@@ -17,3 +25,34 @@ def test_two_processes_give_the_gradients_of_one(tmp_path):
                 continue
             error = (gradient - p.grad).abs().max()
             assert error <= 1e-5 * p.grad.abs().max(), f'{name}: off by {error}'
+
+
+END = '''
+import atexit, torch, torch.distributed as dist
+from mmrla.engine import distributed
+atexit.register(lambda: print('initialized at exit:', dist.is_initialized()))
+distributed.init_gloo('pytorch')
+dist.all_reduce(torch.ones(1), async_op=True)
+if {finished}:
+    distributed.destroy_at_exit()
+'''
+
+
+@pytest.mark.parametrize('finished', [True, False])
+def test_a_finished_run_destroys_its_process_group(finished):
+    environment = {**os.environ, 'RANK': '0', 'WORLD_SIZE': '1', 'MASTER_ADDR': '127.0.0.1',
+                   'MASTER_PORT': '0'}
+    result = subprocess.run([sys.executable, '-c', END.format(finished=finished)], cwd=REPO,
+                            env=environment, text=True, capture_output=True, timeout=120)
+    assert f'initialized at exit: {not finished}' in result.stdout, result.stderr
+
+
+def test_the_runner_asks_for_it_after_training_and_testing(monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner_module, 'destroy_at_exit', lambda: asked.append(1))
+    for name in ('train', 'val', 'test'):
+        monkeypatch.setattr(Runner, name, lambda self, name=name: name)
+        run = runner_module.RLARunner.__new__(runner_module.RLARunner)
+        run._work_dir, run.prepare_weights = 'work', lambda: None
+        assert getattr(run, name)() == name
+    assert len(asked) == 3
