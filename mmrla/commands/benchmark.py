@@ -14,13 +14,8 @@ All models are built in one process and are measured in turn, round by round, on
 images, because the speed of a machine varies over time.
 """
 import argparse
-import contextlib
 import copy
-import ctypes
 import json
-import os
-import resource
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -33,16 +28,24 @@ from mmengine.model.efficient_conv_bn_eval import turn_on_efficient_conv_bn_eval
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 import mmrla  # noqa: F401  (registers the modules)
 from mmrla.models.lean.fuse import fuse
 from mmrla.weights.writing import write_file
 
 from .configs import read_config
+from .measurements import (
+    interleaved,
+    keep_freed_memory,
+    multiply_adds,
+    peak_memory,
+    quartiles,
+    saved_for_backward,
+)
 
 MODES = ('train', 'infer', 'fused')
+# They take minutes to prepare, and are measured only on request.
+SLOW_MODES = ('compiled-train', 'compiled-infer', 'onnx')
 EFFICIENT = 'efficient_conv_bn_eval'
 
 
@@ -100,6 +103,23 @@ def batch_for(cfg: Config, args: argparse.Namespace) -> dict:
     return images_and_labels(args.batch, args.size, cfg.model.head.num_classes)
 
 
+class DensePart(nn.Module):
+    """The part of a detector whose shapes depend on the image alone: backbone, neck, dense head.
+
+    Args:
+        detector: A detector of mmdet with one or two stages.
+    """
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.neck = detector.backbone, detector.neck
+        self.head = detector.rpn_head if detector.with_rpn else detector.bbox_head
+
+    def forward(self, images: Tensor) -> List[Tensor]:
+        """The outputs of the head for images of shape (N, 3, H, W)."""
+        return [level for outs in self.head(self.neck(self.backbone(images))) for level in outs]
+
+
 class Subject:
     """The model of a config, or its backbone alone, and the functions to measure.
 
@@ -129,7 +149,7 @@ class Subject:
             self.name += f' + {EFFICIENT}'
             turn_on_efficient_conv_bn_eval_for_single_model(self.model)
         self.optimizer = build_optim_wrapper(self.model, cfg.optim_wrapper)
-        self.fused = None
+        self.fused = self.compiled = self.session = None
 
     @property
     def images(self) -> Tensor:
@@ -166,9 +186,50 @@ class Subject:
             self.fused = fuse(copy.deepcopy(self.model))
         self.forward(self.fused)
 
+    def compiled_part(self, training: bool) -> nn.Module:
+        """The backbone, or the dense part of a detector, compiled with the default backend."""
+        if self.compiled is None:
+            part = self.model if self.is_backbone else DensePart(self.model)
+            self.compiled = torch.compile(part)
+        return self.compiled.train(training)
+
+    def train_compiled(self) -> None:
+        """Run forward and backward of the compiled part."""
+        self.model.zero_grad()
+        sum(out.mean() for out in self.compiled_part(True)(self.images)).backward()
+
+    @torch.no_grad()
+    def infer_compiled(self) -> None:
+        """Run the compiled part in eval mode."""
+        self.compiled_part(False)(self.images)
+
+    def infer_onnx(self) -> None:
+        """Run the fused model in onnxruntime."""
+        if self.session is None:
+            self.session = self.onnx_session()
+        images = self.images.cpu().numpy()
+        sizes = np.array([images.shape[2:]] * len(images))
+        inputs = dict(images=images, sizes=sizes)
+        self.session.run(None, {each.name: inputs[each.name]
+                                for each in self.session.get_inputs()})
+
+    def onnx_session(self) -> Any:
+        """Export the fused model, and return a session of onnxruntime."""
+        import onnxruntime
+
+        from mmrla.export.onnx_file import convert, export_network, export_program
+        model = fuse(copy.deepcopy(self.model)).cpu()
+        program = export_network(model) if self.is_backbone else export_program(model)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        return onnxruntime.InferenceSession(
+            convert(program).SerializeToString(), options, providers=['CPUExecutionProvider'])
+
     def call(self, mode: str) -> Callable[[], None]:
         """Return the function to measure in a mode."""
-        return dict(train=self.train, infer=self.infer, fused=self.infer_fused)[mode]
+        return {'train': self.train, 'infer': self.infer, 'fused': self.infer_fused,
+                'compiled-train': self.train_compiled, 'compiled-infer': self.infer_compiled,
+                'onnx': self.infer_onnx}[mode]
 
     def counts(self, modes: Sequence[str]) -> Dict[str, int]:
         """Return the figures that do not depend on the machine."""
@@ -183,133 +244,6 @@ class Subject:
             counts['saved for backward'] = saved_for_backward(
                 self.model, lambda: self.forward(self.model))
         return counts
-
-
-class MultiplyAdds(TorchDispatchMode):
-    """Count the multiply-adds of the convolutions and matrix products inside the context.
-
-    torch's ``FlopCounterMode`` registers global module hooks. A backbone that has hooks
-    computes the plain forms, so its count would not be that of the measured forms.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (),
-                           kwargs: Optional[dict] = None) -> Any:
-        """Run an operator and add its multiply-adds."""
-        out = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=out) // 2
-        return out
-
-
-def multiply_adds(function: Callable[[], Any]) -> int:
-    """Count the multiply-adds of a call."""
-    with MultiplyAdds() as counter:
-        function()
-    return counter.total
-
-
-def saved_for_backward(model: nn.Module, function: Callable[[], Any]) -> int:
-    """Return the bytes saved for backward, without the parameters and buffers.
-
-    The tensors are detached: a saved output that kept its ``grad_fn`` would form a
-    reference cycle, and the graph would never be freed.
-    """
-    own = {value.untyped_storage().data_ptr() for value in model.state_dict().values()}
-    saved = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            # A reference keeps the storage alive, so that no address is reused.
-            saved[storage.data_ptr()] = storage.nbytes(), tensor.detach()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        function()
-    return sum(size for size, _ in saved.values())
-
-
-def peak_memory(function: Callable[[], Any]) -> int:
-    """Return the peak memory of a call in bytes.
-
-    On a GPU this is the memory that torch allocates. On a CPU it is the increase
-    of the resident memory of a child process that runs only this call.
-    """
-    if not torch.cuda.is_available():
-        return _peak_memory_of_child(function)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    function()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _peak_memory_of_child(function: Callable[[], Any]) -> int:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:  # torch's threads do not survive a fork
-        torch.set_num_threads(1)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        function()
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        os.write(writer, str((after - before) * 1024).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answer = stream.read()
-    os.waitpid(child, 0)
-    return int(answer) if answer else 0
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, as torch's allocator does on a GPU.
-
-    By default glibc returns large blocks to the kernel. Page faults then take up to
-    a quarter of the time of inference, and their number depends on what ran before.
-    Without glibc this does nothing.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL('libc.so.6')
-        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, its maximum
-
-
-def seconds(function: Callable[[], None]) -> float:
-    """Return the seconds of a call, including its work on a GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def interleaved(functions: List[Callable[[], None]], rounds: int, warm_up: int) -> np.ndarray:
-    """Time functions in turn.
-
-    Each round reverses the order of the previous one, so that no function always
-    runs after the same other one.
-
-    Returns:
-        np.ndarray: Seconds, of shape (rounds, functions).
-    """
-    times = np.zeros((warm_up + rounds, len(functions)))
-    places = list(range(len(functions)))
-    for row in times:
-        for place in places:
-            row[place] = seconds(functions[place])
-        places.reverse()
-    return times[warm_up:]
-
-
-def quartiles(values: np.ndarray) -> List[float]:
-    """Return the quartiles of values."""
-    return [float(value) for value in np.percentile(values, (25, 50, 75))]
 
 
 def measure(subjects: List[Subject], args: argparse.Namespace) -> List[Dict[str, Any]]:
@@ -371,8 +305,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('configs', nargs='+', metavar='CONFIG',
                         help='path of a config, or package::name')
     parser.add_argument('--backbone', action='store_true', help='measure the backbones alone')
-    parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES,
-                        help='a training step, inference, inference with the fused model')
+    parser.add_argument('--modes', nargs='+', choices=MODES + SLOW_MODES, default=MODES,
+                        help='a training step, inference, inference with the fused model; '
+                        'compiled: the backbone, or backbone, neck and dense head of a detector, '
+                        'with torch.compile; onnx: the fused model in onnxruntime')
     parser.add_argument('--batch', type=int, default=2, help='images per step')
     parser.add_argument('--size', nargs=2, type=int, default=(320, 320), metavar=('H', 'W'),
                         help='size of the images')

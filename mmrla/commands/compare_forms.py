@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mmrla.models.backbones.resnet import RLAResNet
 from mmrla.models.lean.conditions import plain_path
 
-from .benchmark import saved_for_backward, seconds
+from .measurements import saved_for_backward, seconds
 
 CASES = {
     'RLA, norm_eval': dict(norm_eval=True),

@@ -4,7 +4,7 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List, Optional
 
 import onnx
 import torch
@@ -42,6 +42,31 @@ def export_program(detector: nn.Module) -> torch.export.ExportedProgram:
             dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic}, {0: dynamic}))
 
 
+def export_network(network: nn.Module) -> torch.export.ExportedProgram:
+    """Trace a backbone for any number and size of images, (B, 3, H, W)."""
+    dynamic = torch.export.Dim.DYNAMIC
+    with torch.no_grad():
+        return torch.export.export(
+            network.eval(), (torch.zeros(EXAMPLE),), strict=False,
+            dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic},))
+
+
+def convert(program: torch.export.ExportedProgram, outputs: Optional[List[str]] = None
+            ) -> onnx.ModelProto:
+    """Convert a program with the inputs ``images`` and, for a detector, ``sizes``.
+
+    Args:
+        program: Of :func:`export_program` or :func:`export_network`.
+        outputs: Names of its outputs.
+    """
+    inputs = ['images', 'sizes'][:len(program.graph_signature.user_inputs)]
+    with warnings.catch_warnings(), _errors_only('torch.onnx'):
+        warnings.simplefilter('ignore')
+        return torch.onnx.export(
+            program, dynamo=True, verbose=False, opset_version=OPSET, input_names=inputs,
+            custom_translation_table=onnx_translations(), output_names=outputs).model_proto
+
+
 def to_onnx(detector: nn.Module, steps: Preprocessing, inside: bool, about: Dict[str, Any]
             ) -> onnx.ModelProto:
     """Export a detector.
@@ -55,14 +80,7 @@ def to_onnx(detector: nn.Module, steps: Preprocessing, inside: bool, about: Dict
     Returns:
         onnx.ModelProto: With standard operators only.
     """
-    module = exportable(detector)
-    with warnings.catch_warnings(), _errors_only('torch.onnx'):
-        warnings.simplefilter('ignore')
-        program = torch.onnx.export(
-            export_program(detector), dynamo=True, verbose=False, opset_version=OPSET,
-            custom_translation_table=onnx_translations(), input_names=['images', 'sizes'],
-            output_names=list(module.outputs))
-    model = program.model_proto
+    model = convert(export_program(detector), list(exportable(detector).outputs))
     if inside:
         model = with_preprocessing(model, steps)
     about = dict(about, preprocessing=dict(steps.as_dict(), inside=inside),

@@ -16,7 +16,8 @@ from mmrla.models.lean.conditions import plain_path
 from mmrla.models.lean.fuse import fuse
 from support.networks import SMALL_NETWORKS
 
-pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason='torch is built without CUDA')
+if torch.version.cuda is None:
+    pytest.skip('torch is built without CUDA', allow_module_level=True)
 
 SMALL = dict(base_channels=4, rla=dict(channels=3))
 NETWORKS = {

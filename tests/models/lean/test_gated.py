@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmrla.commands.benchmark import saved_for_backward
+from mmrla.commands.measurements import saved_for_backward
 from mmrla.models import RLAResNet, RLAResNeXt
 from mmrla.models.layers.attention import ECA, SE
 from mmrla.models.lean import conv_norm

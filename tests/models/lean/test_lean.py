@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from mmdet.models import ResNet
 from torch import nn
 
-from mmrla.commands.benchmark import saved_for_backward
+from mmrla.commands.measurements import saved_for_backward
 from mmrla.models import RLAResNet
 from mmrla.models.lean.batch_norm import BatchNormStatistics
 from mmrla.models.lean.conditions import has_hooks, plain_path
