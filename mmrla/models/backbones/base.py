@@ -92,9 +92,11 @@ class RLABackbone(BaseModule):
             ``RLARunner`` does.
         requires_all_parts: Whether weights must have entries for every child module,
             except for the parts in ``parts()``.
+        takes_any_layout: Whether inference on a CPU may use channels_last inside.
     """
     rla: Optional[nn.ModuleList]
     requires_all_parts = True
+    takes_any_layout = False
 
     def __init__(self, init_cfg: Union[dict, List[dict], None] = None) -> None:
         super().__init__(init_cfg)

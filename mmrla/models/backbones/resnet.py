@@ -156,7 +156,7 @@ class ResidualBlock(RLABlock):
         forms = choose_forms(self.forms, x)
         y = self.residual(forms, x, term)
         shortcut = x if self.downsample is None else forms.sequence(self.downsample, x)
-        return BlockFeatures(y, shortcut, self.relu(forms.add(y, shortcut)))
+        return BlockFeatures(y, shortcut, forms.add_relu(y, shortcut, self.relu))
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
         """conv1(Concat(x, h)) = W_x x + W_h h; conv1 is W_x."""
@@ -603,6 +603,11 @@ class RLAResNet(DetectionBackbone):
                 frozen.append(self.rla[i])
         self._freeze(frozen)
 
+    @property
+    def takes_any_layout(self) -> bool:
+        """bool: Whether all layers are torch's own; mmcv's operators need the default layout."""
+        return self.conv_cfg is None and self.dcn is None and self.plugins is None
+
     def forward_stem(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""
         forms = choose_forms(self.forms, x)
@@ -625,13 +630,16 @@ class RLAResNet(DetectionBackbone):
             tuple[Tensor]: The outputs of the stages in ``out_indices``; with
             ``out_hidden`` also the last hidden state, (N, k, H', W').
         """
-        x = self.forward_stem(x)
+        images, forms = x, choose_forms(self.forms, x)
+        x = self.forward_stem(images)
+        if not self.takes_any_layout:
+            x = forms.in_layout_of(images, x)
         state = None
         outs = []
         for i, name in enumerate(self.res_layers):
             x, state = self._run_stage(i, getattr(self, name), x, state)
             if i in self.out_indices:
-                outs.append(x)
+                outs.append(forms.in_layout_of(images, x))
         return (*outs, state[0]) if self.out_hidden else tuple(outs)
 
 

@@ -33,6 +33,7 @@ from mmrla.models.layers.attention import ChannelGate
 from .batch_norm import has_fast_statistics, norm_with_statistics, per_channel
 from .conditions import has_hooks, is_affine, is_learning_alone, is_plain_conv, owned
 from .conditions import plain_path as plain_path  # callers import it from this module
+from .cpu import conv_add_relu, is_one_operator
 from .folding import fold, running_statistics, scale_and_offset
 from .gated import gated_norm, is_pointwise, means_after, pointwise, scale_channels
 
@@ -168,9 +169,9 @@ class NormedConv:
     matrix: Optional[Tensor] = None
     factors: Optional[Tensor] = None
 
-    def plus(self, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``, in place."""
-        return self.value.add_(shortcut)
+    def plus_relu(self, shortcut: Tensor, relu: nn.Module) -> Tensor:
+        """``relu(y + shortcut)``, of shape (N, C, H, W). The addition is in place."""
+        return relu(self.value.add_(shortcut))
 
     def convolved(self, conv: nn.Module) -> Tensor:
         """``conv(y)``, of shape (N, k, H, W)."""
@@ -204,15 +205,17 @@ class FusedConv(NamedTuple):
     """``y = C r`` of a fused block, whose stage has ``W C`` instead of ``W``.
 
     Attributes:
-        value: y, of shape (N, C, H, W). The block may modify it in place.
+        conv: C.
         source: r, of shape (N, w, H, W).
     """
-    value: Tensor
+    conv: nn.Module
     source: Tensor
 
-    def plus(self, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``, in place."""
-        return self.value.add_(shortcut)
+    def plus_relu(self, shortcut: Tensor, relu: nn.Module) -> Tensor:
+        """``relu(y + shortcut)``, of shape (N, C, H, W)."""
+        if is_one_operator(self.conv, self.source, shortcut, relu):
+            return conv_add_relu(self.conv, self.source, shortcut)
+        return relu(owned(self.conv, self.conv(self.source)).add_(shortcut))
 
     def convolved(self, conv: nn.Module) -> Tensor:
         """``(W C) r``, of shape (N, k, H, W)."""
@@ -307,7 +310,7 @@ def last_fused_conv(conv: nn.Module, r: Tensor, gate: Optional[ChannelGate] = No
     A graph that is traced must not depend on the size of r, so it gets the layers.
     """
     if gate is None:
-        return FusedConv(owned(conv, conv(r)), r)
+        return FusedConv(conv, r)
     if torch.compiler.is_compiling() or not _composing_pays(conv, r, gate):
         return gate(conv(r))
     return folded_conv(r, conv.weight, conv.bias, gate)

@@ -26,6 +26,7 @@ from .conv_norm import (
     read,
     sequence,
 )
+from .cpu import in_layout_of
 from .pooling import in_pooling_layout, max_pool, relu_max_pool
 
 
@@ -60,13 +61,20 @@ class PlainForms:
         """Layers one after another."""
         return layers(x)
 
-    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``. Not in place: the hidden path may need y."""
-        return y + shortcut
+    def add_relu(self, y: Feature, shortcut: Tensor, relu: nn.Module) -> Tensor:
+        """``relu(y + shortcut)``, the output of a block, of shape (N, C, H', W').
+
+        Not in place: the hidden path may need y.
+        """
+        return relu(y + shortcut)
 
     def in_pooling_layout(self, layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """``layers(x)`` of a stem in eval mode that ends in max pooling."""
         return layers(x)
+
+    def in_layout_of(self, images: Tensor, x: Tensor) -> Tensor:
+        """x in the layout of the images; :meth:`in_pooling_layout` may have changed it."""
+        return x
 
     def max_pool(self, pool: nn.Module, x: Tensor) -> Tensor:
         """``pool(x)``."""
@@ -89,6 +97,7 @@ class MemorySavingForms(PlainForms):
     conv_norm = staticmethod(conv_norm)
     sequence = staticmethod(sequence)
     in_pooling_layout = staticmethod(in_pooling_layout)
+    in_layout_of = staticmethod(in_layout_of)
     max_pool = staticmethod(max_pool)
     relu_max_pool = staticmethod(relu_max_pool)
 
@@ -99,9 +108,9 @@ class MemorySavingForms(PlainForms):
             return last_conv_norm(conv, norm, r, *tail)
         return apply_layers(tail, conv_norm(conv, norm, r))
 
-    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``, in place where the hidden path does not need y itself."""
-        return y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
+    def add_relu(self, y: Feature, shortcut: Tensor, relu: nn.Module) -> Tensor:
+        """``relu(y + shortcut)``, in place where the hidden path does not need y itself."""
+        return relu(y + shortcut) if isinstance(y, Tensor) else y.plus_relu(shortcut, relu)
 
 
 class FusedForms(PlainForms):
@@ -117,9 +126,7 @@ class FusedForms(PlainForms):
         """``conv(r)``, and the gate after it if there is one; a fused block has no other tail."""
         return last_fused_conv(conv, r, *tail)
 
-    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
-        """``y + shortcut``, in place where the hidden path does not need y itself."""
-        return y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
+    add_relu = MemorySavingForms.add_relu
 
 
 FORMS = dict(plain=PlainForms(), memory_saving=MemorySavingForms(), fused=FusedForms())

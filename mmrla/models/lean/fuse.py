@@ -10,9 +10,10 @@
 - ``W y``, which the hidden path computes from a block's residual y, is computed from
   the narrow input r of the block's last convolution C, since
   ``W (C r + b) = (W C) r + W b``.
-
 - A channel gate (SE, ECA) multiplies the weights of the convolution before it instead of
   the convolution's output (:mod:`~mmrla.models.lean.gated`).
+- On a CPU the weights are in channels_last, and the last convolution of a block, the sum
+  with the shortcut and ReLU are one operator (:mod:`~mmrla.models.lean.cpu`).
 
 The other layers stay as they are: norms other than batch norm, convolutions that
 compute their weights (deformable, standardised), other attention. The variants that read
@@ -67,6 +68,9 @@ def fuse(model: nn.Module) -> nn.Module:
     for block in set(model.modules()) - with_hidden_path:
         if _is_folded(block):
             block.forms = 'fused'
+    for backbone in backbones:
+        if backbone.takes_any_layout and _is_on_cpu(backbone):
+            backbone.to(memory_format=torch.channels_last)  # the layout of inference there
     return model
 
 
@@ -74,6 +78,10 @@ def _rla_backbones(model: nn.Module) -> List[RLABackbone]:
     """The backbones with a hidden path."""
     return [module for module in model.modules()
             if isinstance(module, RLABackbone) and module.rla is not None]
+
+
+def _is_on_cpu(model: nn.Module) -> bool:
+    return all(parameter.device.type == 'cpu' for parameter in model.parameters())
 
 
 def _is_plain(conv: nn.Module) -> bool:

@@ -7,6 +7,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from .conditions import has_hooks
+from .cpu import is_inference_on_cpu
 
 
 class MaxPool(Function):
@@ -37,12 +38,13 @@ class MaxPool(Function):
 def in_pooling_layout(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``layers(x)`` of a stem that ends in max pooling.
 
-    On a CPU, a stem in eval mode is fastest in channels_last. The output has the layout
-    of the input.
+    On a CPU, a stem in eval mode is fastest in channels_last. In inference the rest of
+    the network is too, else the output has the layout of the input.
     """
     if x.device.type != 'cpu' or not x.is_contiguous():
         return layers(x)
-    return layers(x.contiguous(memory_format=torch.channels_last)).contiguous()
+    out = layers(x.contiguous(memory_format=torch.channels_last))
+    return out if is_inference_on_cpu(x) else out.contiguous()
 
 
 def max_pool(pool: nn.Module, x: Tensor) -> Tensor:

@@ -3,12 +3,13 @@ import copy
 
 import pytest
 import torch
-from mmdet.models import FPN
+from mmdet.models import FPN, ResNet
 from mmdet.registry import MODELS as DETECTORS
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import nn
 
+from mmrla.commands.measurements import multiply_adds
 from mmrla.models import (
     VARIANTS,
     RLACifarResNet,
@@ -17,6 +18,7 @@ from mmrla.models import (
     RLAResNeXt,
     RLAXception,
 )
+from mmrla.models.lean.conditions import plain_path
 from mmrla.models.lean.fuse import fuse
 from support import REPO
 
@@ -192,3 +194,28 @@ def test_channels_last_stays_and_agrees(fused, randomise):
         image.contiguous(memory_format=torch.channels_last))
     assert all(out.is_contiguous(memory_format=torch.channels_last) for out in outs)
     assert_close(outs, expected)
+
+
+@pytest.mark.parametrize('attention', [None, 'ECA'])
+@pytest.mark.parametrize('size', [(64, 96), (65, 97)])
+def test_inference_on_a_cpu_keeps_the_layout_of_the_images(size, attention, randomise):
+    net = RLAResNet(50, base_channels=8, attention=attention and dict(type=attention)).eval()
+    randomise(net)
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        with plain_path():
+            expected = net(images)
+        for network in (net, fuse(net)):
+            for layout in (torch.contiguous_format, torch.channels_last):
+                outs = network(images.contiguous(memory_format=layout))
+                for out, other in zip(outs, expected, strict=True):
+                    assert out.is_contiguous(memory_format=layout)
+                    assert (out - other).abs().max() <= 1e-4 * other.abs().max()
+
+
+def test_multiply_adds_of_a_fused_network_count_each_convolution_once():
+    net = fuse(ResNet(50))
+    ours = fuse(RLAResNet(50, rla=None, memory_saving=True))
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert multiply_adds(lambda: ours(images)) == multiply_adds(lambda: net(images))
