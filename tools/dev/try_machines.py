@@ -223,7 +223,8 @@ SCENARIOS = ('resumed', 'lost', 'back', 'gone', 'fewer')
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--scenarios', nargs='+', choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument('--scenarios', nargs='+', choices=SCENARIOS, default=SCENARIOS,
+                        help='what to try, by default all')
     parser.add_argument('--epochs', type=int, default=200,
                         help='length of a run, which must last half a minute at least')
     parser.add_argument('--timeout', type=int, default=1200, metavar='SECONDS',
