@@ -4,7 +4,8 @@
     python tools/dev/scale.py --images 1000 --boxes 7000
 
 Generates the annotations. The images are links to a few files, so that little is written; they
-are read and decoded like any others. Memory is the largest resident size of one process.
+are read and decoded like any others. Memory is the largest resident size of one process. The
+CPU time of a command depends less on what else the machine does than its seconds.
 """
 import argparse
 import json
@@ -77,10 +78,12 @@ class Measured(NamedTuple):
     Attributes:
         first: Seconds until the first step was logged; None if there was none.
         total: Seconds until the end.
+        cpu: Seconds of CPU time, with child processes.
         megabytes: The largest resident size.
     """
     first: Optional[float]
     total: float
+    cpu: float
     megabytes: float
 
 
@@ -98,7 +101,8 @@ def measure(*command: object) -> Measured:
     _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status):
         raise SystemExit(''.join(lines[-30:]))
-    return Measured(first, time.monotonic() - start, usage.ru_maxrss / 1024)
+    return Measured(first, time.monotonic() - start, usage.ru_utime + usage.ru_stime,
+                    usage.ru_maxrss / 1024)
 
 
 def write_config(folder: Path) -> Path:
@@ -129,7 +133,8 @@ def run(folder: Path, images: int, boxes: int, workers: int) -> None:
             'check_dataset': ('tools/check_dataset.py', config, '--workers', workers)}.items():
         found = measure(*command)
         step = '' if found.first is None else f'first step after {found.first:.1f} s, '
-        print(f'{name}: {step}{found.total:.1f} s in all, {found.megabytes:.0f} MB', flush=True)
+        print(f'{name}: {step}{found.total:.1f} s in all ({found.cpu:.1f} s of CPU time), '
+              f'{found.megabytes:.0f} MB', flush=True)
 
 
 def build_parser() -> argparse.ArgumentParser:
