@@ -13,11 +13,15 @@ import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import List, Optional
 
 # Subcommands whose modules work without any other module of the package.
 STANDALONE = ('doctor',)
+# Options of torchrun in the environment. By default torchrun dies of SIGUSR1, which clusters send
+# before a time limit, and kills its processes 30 s after a signal, while they may still save.
+TORCHRUN_SETTINGS = dict(PET_SIGNALS_TO_HANDLE='SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1',
+                         PET_SHUTDOWN_TIMEOUT='600')
 
 
 def load(path: Path, name: str) -> ModuleType:
@@ -71,20 +75,30 @@ def run_distributed(command: str, count: int, words: List[str]) -> None:
 def run_torchrun(arguments: List[str]) -> None:
     """Run torchrun, and print the message of the process that failed as the last line.
 
-    torchrun prints a long report after the message. Signals are passed on to it.
+    torchrun prints a long report after the message. Signals are passed on to it, and the exit
+    code after one is 128 plus its number, as without torchrun.
     """
+    passed_on = []
+
+    def pass_on(number: int, frame: Optional[FrameType]) -> None:
+        passed_on.append(number)
+        process.send_signal(number)
+
     with tempfile.TemporaryDirectory(prefix='mmrla-') as folder:
         error = Path(folder) / 'error.txt'
         process = subprocess.Popen(
             [sys.executable, '-m', 'torch.distributed.run', *arguments],
-            env={**os.environ, 'MMRLA_ERROR_FILE': str(error)})
+            env={**TORCHRUN_SETTINGS, **os.environ, 'MMRLA_ERROR_FILE': str(error),
+                 'MMRLA_STARTED_FILE': str(Path(folder) / 'started')})
         # A terminal sends its interrupt to torchrun, too.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, lambda received, _: process.send_signal(received))
+            signal.signal(number, pass_on)
         code = process.wait()
         if code and error.is_file():
             print(error.read_text().strip(), file=sys.stderr)
+    if code and passed_on:
+        code = -passed_on[0]
     sys.exit(code if code >= 0 else 128 - code)
 
 

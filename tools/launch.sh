@@ -46,6 +46,9 @@ launch() {
     case $restarts in
         *[!0-9]*) echo "MAX_RESTARTS must be a number, not '$restarts'" >&2; exit 2 ;;
     esac
+    case ${NNODES:-1}/$restarts in
+        *:*/0) echo "NNODES=$NNODES needs MAX_RESTARTS, such as MAX_RESTARTS=3" >&2; exit 2 ;;
+    esac
     local rendezvous=(--node-rank="${NODE_RANK:-0}" --master-addr="$address" --master-port="$port")
     if [ "$restarts" -gt 0 ]; then
         # Every attempt needs its own rendezvous. If torchrun (2.13) shares one store, as with a

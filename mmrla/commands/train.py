@@ -25,6 +25,11 @@ from .runner import build_runner, check_config, prepare_training
 # By flag, mmengine's backend and the package that it needs.
 BACKENDS = dict(tensorboard=('TensorboardVisBackend', 'tensorboard'),
                 wandb=('WandbVisBackend', 'wandb'), mlflow=('MLflowVisBackend', 'mlflow'))
+# Set by torchrun and by Slurm.
+RESTART_COUNTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT')
+# Set by the launcher of several processes: a file that exists once they have started training.
+# torchrun does not count a restart because of a machine that joins.
+STARTED_FILE = 'MMRLA_STARTED_FILE'
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -147,8 +152,19 @@ def enable_lr_scaling(cfg: Config, name: str) -> None:
 
 
 def is_restarted() -> bool:
-    """Return whether torchrun restarted this process after a failure (MAX_RESTARTS)."""
-    return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) > 0
+    """Return whether torchrun (MAX_RESTARTS) or Slurm (REQUEUE) started this run again."""
+    return os.path.exists(os.environ.get(STARTED_FILE, '')) or any(
+        int(os.environ.get(name, 0)) > 0 for name in RESTART_COUNTS)
+
+
+def note_start() -> None:
+    """Let a later start by the same launcher know that it is a restart.
+
+    All processes must have called :func:`is_restarted` before one calls this function.
+    """
+    path = os.environ.get(STARTED_FILE)
+    if path:
+        open(path, 'a').close()
 
 
 def train(cfg: Config, args: argparse.Namespace) -> None:
@@ -160,6 +176,7 @@ def train(cfg: Config, args: argparse.Namespace) -> None:
     runner = build_runner(cfg, source)
     with shown(runner, 'train', args.config):
         prepare_training(runner, source)
+        note_start()
         runner.train()
 
 

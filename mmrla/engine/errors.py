@@ -58,9 +58,15 @@ def run_error(error: BaseException, work_dir: Optional[str] = None
             'a smaller train_dataloader.num_workers, then continue with --resume')
     if dist.is_available() and dist.is_initialized() and _is_lost_connection(error, line):
         return ProcessGroupError(
-            f'another process of this run ended ({line[:200]}). Its own message is above or in '
+            f'another process of this run ended ({_reason(line)}). Its own message is above or in '
             'the log of its machine. Continue with --resume')
     return None
+
+
+def _reason(line: str) -> str:
+    """What gloo reports, without the place in its sources and its advice."""
+    line = re.sub(r'^\[\S+\.cc:\d+\] ', '', line)
+    return line.split('. This is typically')[0][:200]
 
 
 def _write_error(error: OSError, work_dir: Optional[str]) -> Optional[SaveError]:

@@ -8,7 +8,7 @@ import struct
 import time
 from typing import List, Optional, Tuple
 
-# Seconds to wait for the first machine, which may be started later; RDZV_TIMEOUT changes it.
+# Seconds to wait for another machine, which may be started later; RDZV_TIMEOUT changes it.
 TIMEOUT = 300.0
 SIOCGIFADDR = 0x8915  # from linux/sockios.h
 
@@ -41,11 +41,12 @@ def join_machines(arguments: List[str]) -> List[str]:
     if interface:
         os.environ.setdefault('GLOO_SOCKET_IFNAME', interface)
     is_first = own == target
+    timeout = float(os.environ.get('RDZV_TIMEOUT', TIMEOUT))
     if not is_first:
-        wait_for(host, port, float(os.environ.get('RDZV_TIMEOUT', TIMEOUT)))
+        wait_for(host, port, timeout)
     found = [f'--local-addr={own}'] if own else []
     if 'rdzv-endpoint' in options:
-        found.append(f'--rdzv-conf=is_host={int(is_first)}')
+        found.append(f'--rdzv-conf=is_host={int(is_first)},join_timeout={timeout:.0f}')
     return found
 
 

@@ -4,7 +4,12 @@ import inspect
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 from mmengine.device import get_device
-from mmengine.dist import broadcast_object_list, is_distributed, is_main_process
+from mmengine.dist import (
+    all_gather_object,
+    broadcast_object_list,
+    is_distributed,
+    is_main_process,
+)
 from mmengine.fileio import LocalBackend, get_file_backend, join_path
 from mmengine.model import is_model_wrapper
 from mmengine.registry import RUNNERS
@@ -273,9 +278,11 @@ class RLARunner(Runner):
         """Find the checkpoint to resume from.
 
         ``resume='auto'`` in a config is ``resume=True``, but starts from ``load_from`` if there
-        is nothing to resume from; ``resume='restart'`` resumes from ``load_from`` then.
+        is nothing to resume from; ``resume='restart'`` resumes from ``load_from`` then. A machine
+        that joins a restarted run does not know that, so all processes do what one asks for.
         """
-        mode = self._resume
+        asked = all_gather_object(self._resume)
+        mode = next(mode for mode in ('restart', 'auto', *asked) if mode in asked)
         if mode in ('auto', 'restart') or (mode and self._load_from is None):
             found = [find_newest(self.work_dir, self.logger.info) if is_main_process() else None]
             broadcast_object_list(found)  # every process resumes from the same file

@@ -10,11 +10,14 @@ from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
+from mmengine.dist import get_world_size
 from torch.utils.data import DataLoader
 
 from mmrla.datasets.processes import end_with_parent
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Slurm sends SIGUSR1 before the time limit of a job, if tools/slurm_train.sh started it.
+ENDING = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1') if hasattr(signal, name))
+SIGNALS = (signal.SIGINT, *ENDING)
 # torchrun repeats a signal that the terminal has already sent to every process.
 REPEATED_WITHIN = 3.0
 
@@ -70,16 +73,25 @@ class StopSignals:
     def agreed(self) -> int:
         """The signal that any process received, 0 if none did; the same on all processes."""
         number = int(self.received or 0)
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if get_world_size() > 1:
             flag = torch.tensor([number])
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
             number = int(flag)
         return number
 
+    def wait_for_all(self) -> None:
+        """Wait until every process has called this.
+
+        A launcher ends all processes when the first one ends, and the first one must not end
+        while another one writes the checkpoint.
+        """
+        if get_world_size() > 1:
+            dist.barrier(group=self._group)
+
     def shield_workers(self, loader: DataLoader) -> None:
         """Keep the workers of a loader alive until the run is saved.
 
-        Ctrl-C and a cluster's SIGTERM reach every process of a run, and torch ends a run
+        Ctrl-C and the signals of a cluster reach every process of a run, and torch ends a run
         whose workers are gone. Call this before the loader's first iterator.
         """
         # without fork, workers and parent share no memory
@@ -89,7 +101,8 @@ class StopSignals:
     def _init_worker(self, worker_init_fn: Optional[Callable], worker_id: int) -> None:
         end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._handle_in_worker)
+        for number in ENDING:
+            signal.signal(number, self._handle_in_worker)
         if worker_init_fn is not None:
             worker_init_fn(worker_id)
 

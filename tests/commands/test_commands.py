@@ -185,18 +185,6 @@ def test_a_wrong_number_of_gpus_is_named():
     assert result.returncode == 2 and "'four'" in result.stderr
 
 
-def test_slurm_gets_the_arguments_of_mmdets_script(tmp_path):
-    srun = tmp_path / 'srun'
-    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    srun.chmod(0o755)
-    words = call('tools/slurm_train.sh', 'gpu', 'my job', CONFIG, 'work', '--amp',
-                 env={**os.environ, 'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'GPUS': '4',
-                      'SRUN_ARGS': '--time=1:00 --mem=8G'}).splitlines()
-    for word in ('--partition=gpu', '--job-name=my job', '--gres=gpu:4', '--ntasks=4',
-                 '--time=1:00', '--mem=8G', CONFIG, '--work-dir', 'work', 'slurm', '--amp'):
-        assert word in words
-
-
 def test_a_missing_config_is_named():
     line = last_line_of_failure('tools/train.py', 'configs/none.py')
     assert line == 'config configs/none.py does not exist'

@@ -44,7 +44,7 @@ def test_a_name_without_an_address_ends_in_one_line():
 def test_the_first_machine_knows_that_it_is_the_host(port):
     """Its host name need not resolve to that address."""
     assert network.join_machines([*MACHINES, f'--rdzv-endpoint=127.0.0.1:{port}']) == [
-        '--local-addr=127.0.0.1', '--rdzv-conf=is_host=1']
+        '--local-addr=127.0.0.1', '--rdzv-conf=is_host=1,join_timeout=1']
 
 
 def test_gloo_gets_the_interface_with_the_address(monkeypatch, port):

@@ -166,7 +166,7 @@ def test_without_its_random_states_a_run_ends_elsewhere(data, tmp_path):
         assert_same(*(weights(tmp_path / run, 'iter_4.pth') for run in ('straight', 'killed')))
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(data, tmp_path, number):
     codes, output = run(data, tmp_path / 'run', train_cfg__max_epochs=2, act=lambda step: (
         os.kill(os.getpid(), number) if step == 5 else None))

@@ -1,9 +1,11 @@
-"""Measure how long a checkpoint stops a run.
+"""Measure how long a checkpoint stops a run, and how long a run takes to read it.
 
     python tools/dev/save_time.py --megabytes 300 1500
 
-Compares mmengine's way, which writes in place, with SafeCheckpointHook's: copy, then write,
-read back and rename in the background. Each time is the median of the rounds.
+Compares torch.save and mmengine's way, which write in place, with SafeCheckpointHook's: copy,
+then write, read back and rename in the background. Compares torch.load with finding the newest
+checkpoint of a work dir, which compares all checksums, and with reading it afterwards. Each time
+is the median of the rounds.
 """
 import argparse
 import statistics
@@ -16,6 +18,8 @@ import torch
 from mmengine.runner.checkpoint import save_checkpoint
 
 import mmrla  # noqa: F401  (registers the file backends)
+from mmrla.engine.resume import find_newest
+from mmrla.weights import load_checkpoint
 from mmrla.weights.background import WRITER
 
 
@@ -29,15 +33,24 @@ def seconds(action: Callable[[], None]) -> float:
 def measure(megabytes: int, rounds: int, folder: Path) -> None:
     """Print the times for a checkpoint of a size."""
     weights = {f'layer{number}': torch.rand(2**18) for number in range(megabytes)}
-    checkpoint = dict(state_dict=weights)
-    times = dict(mmengine=[], blocked=[], background=[])
+    checkpoint = dict(state_dict=weights, message_hub={}, meta=dict(epoch=0, iter=1))
+    plain, ours = folder / 'plain/iter_1.pth', folder / 'ours/iter_1.pth'
+    plain.parent.mkdir(exist_ok=True)
+    actions = {
+        'torch.save': lambda: torch.save(checkpoint, plain),
+        'mmengine saves': lambda: save_checkpoint(
+            checkpoint, str(plain), backend_args=dict(backend='local')),
+        'ours stops the run': lambda: save_checkpoint(
+            checkpoint, str(ours), backend_args=dict(backend='atomic_background')),
+        'ours in the background': WRITER.wait,
+        'torch.load': lambda: torch.load(plain, weights_only=True),
+        'find and verify': lambda: find_newest(str(ours.parent), lambda line: None),
+        'read for resuming': lambda: load_checkpoint(str(ours)),
+    }
+    times = {name: [] for name in actions}
     for _ in range(rounds):
-        times['mmengine'].append(seconds(lambda: save_checkpoint(
-            checkpoint, str(folder / 'mmengine.pth'), backend_args=dict(backend='local'))))
-        times['blocked'].append(seconds(lambda: save_checkpoint(
-            checkpoint, str(folder / 'ours.pth'), backend_args=dict(
-                backend='atomic_background'))))
-        times['background'].append(seconds(WRITER.wait))
+        for name, action in actions.items():
+            times[name].append(seconds(action))
     print(f'{megabytes} MB: ' + ', '.join(
         f'{name} {statistics.median(values):.2f} s' for name, values in times.items()))
 

@@ -1,4 +1,4 @@
-"""Save and leave on Ctrl-C and SIGTERM, which clusters send before they take a machine."""
+"""Save and leave on Ctrl-C, SIGTERM and SIGUSR1, which clusters send before they end a job."""
 import signal
 from typing import Dict, Optional
 
@@ -60,6 +60,7 @@ class StopSignalHook(Hook):
             if meta is not None:
                 hook.save_interrupted(runner, meta)
             WRITER.wait()
+            runner.stop_signals.wait_for_all()
             saved = f'; saved {hook.last_ckpt}. Continue with --resume'
         runner.logger.info(f'stopped by {signal.Signals(number).name}{saved}')
         runner.stop_signals.remove()

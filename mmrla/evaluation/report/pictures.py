@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Optional, Sequence
 import cv2
 import numpy as np
 
+from mmrla.datasets.errors import check_image_file
+
 from .matching import Match
 from .results import Truth
 
@@ -37,6 +39,7 @@ def data_uri(image: np.ndarray, suffix: str = '.jpg', options: Sequence[int] = (
 
 def thumbnail(path: Path) -> Optional[str]:
     """A small version of an image; None if it cannot be read."""
+    check_image_file(str(path))
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
         return None
