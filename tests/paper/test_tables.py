@@ -112,6 +112,8 @@ def test_the_flops_of_cifar_are_a_count_of_parameters():
             ours -= operations_of_parameters(row.base)
         figure = printed['ΔFLOPs' if row.base else 'FLOPs']
         assert ours == pytest.approx(float(figure.strip('+M')), abs=0.0055), row.name
+    unshared = operations_of_parameters('ablation/rla_r164_unshared_cifar10')
+    assert unshared == pytest.approx(9.5, abs=0.05), 'the page says 9.5, the paper 8.74'
 
 
 def test_claims_of_the_text_about_parameters(compared):
