@@ -87,7 +87,9 @@ State = Tuple[Tensor, ...]
 
 
 class ConvLSTMCell(nn.Module):
-    """The ConvLSTM of the paper's ablation (d).
+    """The ConvLSTM of the paper's ablation (d), with the cell of the authors' code.
+
+    The paper's text names Keras's cell instead: see docs/paper_notes.md.
 
     Args:
         channels: k, the channels of the input, h and c.
@@ -109,7 +111,7 @@ class ConvLSTMCell(nn.Module):
 
 
 class ConvGRUCell(nn.Module):
-    """The ConvGRU of the authors' code; the paper does not describe one.
+    """The ConvGRU of the authors' code; the paper's text only names GRU cells.
 
     A group norm with one group, weight and bias follows each gate and the
     candidate.
@@ -245,7 +247,8 @@ class RLAStage(BaseModule):
         forms: The forms in which h is read, ``'plain'`` or ``'memory_saving'``.
         conv_cfg: Config of the convolutions, as in mmcv.
         norm_cfg: Config of the norms, as in mmcv.
-        init_cfg: As in mmengine. The default is that of the paper's ResNets.
+        init_cfg: As in mmengine. The default is He et al.'s (2015), as in the
+            paper's text.
     """
 
     def __init__(self,

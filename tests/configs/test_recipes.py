@@ -106,7 +106,7 @@ def check_optimizer(cfg, recipe):
     assert optimizer.momentum == recipe.momentum
     assert optimizer.weight_decay == recipe.weight_decay
     assert optimizer.get('nesterov', False) == recipe.nesterov
-    # The paper decays every parameter; nothing here exempts norms or biases.
+    # The paper names no parameters without decay: norms and biases are decayed too.
     assert 'paramwise_cfg' not in cfg.optim_wrapper
     assert cfg.train_cfg.max_epochs == recipe.epochs
     assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=recipe.batch)

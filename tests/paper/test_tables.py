@@ -1,4 +1,5 @@
 """The paper's tables, the counts of the configs, and the files generated from them."""
+import functools
 import json
 import re
 
@@ -88,6 +89,31 @@ def test_biases_in_the_plain_networks_explain_all_but_one_of_the_odd_cells(compa
         ours = rows[f'{classes} 164 +RLA']['counts']['parameters']
         assert f'{plain / 1e6:.2f}' == printed
         assert f'{(ours - plain) / 1e6:.2f}' == '0.02'
+
+
+@functools.cache
+def operations_of_parameters(config):
+    """5 for every weight of a convolution or the classifier, 13 for every channel of a norm."""
+    modules = list(build(CONFIGS / f'{config}.py').modules())
+    weights = sum(module.weight.numel() for module in modules
+                  if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)))
+    channels = sum(module.num_features for module in modules
+                   if isinstance(module, torch.nn.BatchNorm2d))
+    return (5 * weights + 13 * channels) / 1e6
+
+
+def test_the_flops_of_cifar_are_a_count_of_parameters():
+    """The note on FLOPs on CIFAR: all twelve cells, without the size of an image."""
+    table = TABLES['cifar']
+    for row in table.rows:
+        printed = table.printed(row)
+        ours = operations_of_parameters(row.config)
+        if row.base:
+            ours -= operations_of_parameters(row.base)
+        figure = printed['ΔFLOPs' if row.base else 'FLOPs']
+        assert ours == pytest.approx(float(figure.strip('+M')), abs=0.0055), row.name
+    unshared = operations_of_parameters('ablation/rla_r164_unshared_cifar10')
+    assert unshared == pytest.approx(9.5, abs=0.05), 'the page says 9.5, the paper 8.74'
 
 
 def test_claims_of_the_text_about_parameters(compared):
