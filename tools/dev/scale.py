@@ -28,7 +28,7 @@ from chaos import small_config  # noqa: E402
 
 WIDTH, HEIGHT = 640, 480
 MAX_LINKS = 50_000  # ext4 allows 65,000 to a file
-FIRST_STEP = 'Iter(train)'
+FIRST_STEP = '(train) '
 
 
 def make_images(folder: Path, count: int, seed: int) -> List[Dict[str, Any]]:
