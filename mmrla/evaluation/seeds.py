@@ -123,6 +123,8 @@ def draw(results: Dict[str, Any], path: Path) -> None:
         colour = f'C{index}'
         for axis, key in zip(axes, ('loss', 'curve'), strict=False):
             _draw_curves(axis, [run[key] for run in runs], colour, name)
+    for axis in axes[:2]:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set(xlabel='epoch', ylabel='training loss')
     axes[1].set(xlabel='epoch', ylabel=results['settings']['metric'])
     axes[1].legend(fontsize='x-small')
@@ -133,10 +135,10 @@ def draw(results: Dict[str, Any], path: Path) -> None:
         axes[2].plot(pair['differences'], [place] * len(pair['seeds']), 'o', color=colour,
                      fillstyle='none')
         if 'bootstrap' in pair:
-            axes[2].plot(pair['bootstrap'], [place + 0.15] * 2, color=colour, linewidth=3)
-            axes[2].plot(pair['mean'], place + 0.15, 'k|', markersize=12)
+            axes[2].plot(pair['bootstrap'], [place - 0.15] * 2, color=colour, linewidth=3)
+            axes[2].plot(pair['mean'], place - 0.15, 'k|', markersize=12)
     axes[2].set(yticks=range(len(names) - 1), yticklabels=names[1:],
-                ylim=(-0.6, len(names) - 1.4), xlabel=f'difference to {names[0]}, by seed')
+                ylim=(len(names) - 1.4, -0.6), xlabel=f'difference to\n{names[0]}, by seed')
     axes[2].tick_params(axis='y', labelsize='x-small')
     figure.savefig(path, dpi=110)
     plt.close(figure)

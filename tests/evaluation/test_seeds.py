@@ -99,6 +99,7 @@ def test_a_validation_counts_as_the_test_only_if_it_is_one(name, expected):
 
 
 def test_with_one_seed_all_networks_see_the_same_images(tmp_path):
+    """Even if the images are read in the process that trains."""
     make_class_folders(tmp_path / 'data', train=4, val=1)
     seen = []
     for name in ('classifier_r18', 'classifier_rla_r18'):
@@ -110,7 +111,11 @@ def test_with_one_seed_all_networks_see_the_same_images(tmp_path):
             cfg[f'{split}_dataloader'].dataset.data_root = str(tmp_path / 'data' / folder)
         runner = Runner.from_cfg(cfg)
         loader = runner.build_dataloader(cfg.train_dataloader, seed=runner.seed)
-        batches = list(loader)
+        optimizer = runner.build_optim_wrapper(cfg.optim_wrapper)
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            runner.model.train_step(batch, optimizer)
         seen.append([[sample.img_path for batch in batches for sample in batch['data_samples']],
                      np.concatenate([batch['inputs'].numpy() for batch in batches])])
     assert seen[0][0] == seen[1][0]

@@ -106,17 +106,24 @@ def train(path: Path, args: argparse.Namespace) -> Dict[str, Any]:
                 seconds=time.monotonic() - start)
 
 
+def largest_spike(norms: List[float]) -> float:
+    """Return the largest norm, relative to the median of the WINDOW steps before it."""
+    medians = [median(norms[i - WINDOW:i]) for i in range(WINDOW, len(norms))]
+    return max((value / before for value, before in zip(norms[WINDOW:], medians, strict=True)
+                if before > 0), default=0.0)
+
+
 def verdict(run: Dict[str, Any]) -> Dict[str, Any]:
     """Return the losses at the start and at the end, and the largest spikes."""
-    total, loss = run['norms']['all'], run['loss']
-    spikes = [value / median(total[max(0, i - WINDOW):i]) for i, value in enumerate(total)
-              if i >= WINDOW]
-    return dict(first=mean(loss[:WINDOW]), last=mean(loss[-WINDOW:]), largest_spike=max(spikes),
+    norms, loss = run['norms'], run['loss']
+    return dict(first=mean(loss[:WINDOW]), last=mean(loss[-WINDOW:]),
+                largest_spike=largest_spike(norms['all']),
+                largest_part_spike=max(map(largest_spike, norms.values())),
                 largest_loss=max(loss) / loss[0], finite=all(map(math.isfinite, loss)))
 
 
 def is_stable(found: Dict[str, Any]) -> bool:
-    """Return whether a verdict has a falling loss and no spike."""
+    """Return whether a verdict has a falling loss and no spike in the whole gradient."""
     return (found['finite'] and found['last'] < found['first']
             and found['largest_spike'] < SPIKE and found['largest_loss'] < LOSS_SPIKE)
 
@@ -126,15 +133,16 @@ def draw(runs: List[Dict[str, Any]], path: Path) -> None:
     import matplotlib
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
-    figure, axes = plt.subplots(2, len(runs), figsize=(4 * len(runs), 6), layout='constrained',
-                                squeeze=False, sharex=True)
+    figure, axes = plt.subplots(2, len(runs), figsize=(4 * len(runs), 7), layout='constrained',
+                                squeeze=False, sharex=True, sharey='row')
     for (above, below), run in zip(axes.T, runs, strict=True):
         above.plot(run['loss'], color='tab:red', linewidth=0.8)
-        above.set(title=run['config'], ylabel='loss')
+        above.set(title=f'{run["config"]}, lr {run["lr"]:g}', ylabel='loss')
         for part, values in run['norms'].items():
-            below.plot(values, linewidth=1.6 if part == 'all' else 0.7, label=part)
+            style = dict(color='black', linewidth=1.6) if part == 'all' else dict(linewidth=0.7)
+            below.plot(values, '--' if part.startswith('hidden') else '-', label=part, **style)
         below.set(yscale='log', xlabel='step', ylabel='norm of the gradient')
-        below.legend(fontsize='xx-small', ncols=2)
+        below.legend(loc='upper center', bbox_to_anchor=(0.5, -0.16), fontsize='x-small', ncols=2)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
@@ -177,7 +185,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         found = verdict(run)
         print(f'{run["config"]}: lr {run["lr"]}, loss {found["first"]:.3f} to {found["last"]:.3f}, '
               f'largest loss {found["largest_loss"]:.1f} times the first, largest gradient '
-              f'{found["largest_spike"]:.1f} times the median'
+              f'{found["largest_spike"]:.1f} times the median, that of a part '
+              f'{found["largest_part_spike"]:.1f} times'
               + ('' if is_stable(found) else '  UNSTABLE'))
     sys.exit(not all(is_stable(verdict(run)) for run in runs))
 
