@@ -10,8 +10,7 @@
 # PYTHON3=python3.12   use another Python
 
 PYTHON3 ?= python3
-STACK ?= openmmlab
-SETUP = $(PYTHON3) tools/setup_env.py --stack $(STACK) $(if $(VENV),--venv $(VENV))
+SETUP = $(PYTHON3) tools/setup_env.py $(if $(STACK),--stack $(STACK)) $(if $(VENV),--venv $(VENV))
 DEMO = configs/shapes/faster_rcnn_rla_r18_fpn.py
 RUN = work_dirs/demo
 CHECKED = work_dirs/demo-check

@@ -44,12 +44,12 @@ def test_the_operators_of_mmcv_are_compiled():
 # The environment
 
 
-def test_an_active_environment_that_satisfies_the_requirements_is_used(environment, stack,
-                                                                       monkeypatch):
+def test_an_active_environment_that_satisfies_the_requirements_is_used(environment, monkeypatch):
     prefix = Path(sys.prefix)
     monkeypatch.setenv('VIRTUAL_ENV', str(prefix))
-    venv = environment.Venv(Path('/nonexistent/.venv'), stack)
-    python, reason = environment.environment_python(venv, development=True)
+    accepted = list(environment.STACKS.values())
+    venv = environment.Venv(Path('/nonexistent/.venv'), accepted[0])
+    python, reason = environment.environment_python(venv, True, accepted)
     assert (python, reason) == (prefix / 'bin/python', '')
 
 
@@ -57,7 +57,7 @@ def test_an_active_environment_with_the_other_stack_is_not_used(environment, sta
     other = next(item for item in environment.STACKS.values() if item != stack)
     monkeypatch.setenv('VIRTUAL_ENV', sys.prefix)
     venv = environment.Venv(Path('/nonexistent/.venv'), other)
-    python, reason = environment.environment_python(venv, development=True)
+    python, reason = environment.environment_python(venv, True, [other])
     assert python == venv.python and 'does not exist' in reason
 
 

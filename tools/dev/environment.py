@@ -97,14 +97,22 @@ def install(venv: Venv) -> None:
     say(f'ready after {time.time() - start:.0f} s: {venv.name}/bin/python')
 
 
-def environment_python(venv: Venv, development: bool) -> tuple:
-    """Return the interpreter to use, and why it is not ready yet (or '')."""
+def environment_python(venv: Venv, development: bool, accepted: list) -> tuple:
+    """Return the interpreter to use, and why it is not ready yet (or '').
+
+    Args:
+        venv: The environment in the repository.
+        development: Whether an active environment must have the packages for the tests.
+        accepted: The stacks that an active environment may have.
+    """
     active = active_python(venv)
     if active:
-        reason = unmet(active, venv.stack.requirement_files(development))
-        if not reason:
-            return active, ''
-        say(f'the active environment is not used: {reason}')
+        reasons = []
+        for stack in accepted:
+            reasons.append(unmet(active, stack.requirement_files(development)))
+            if not reasons[-1]:
+                return active, ''
+        say(f'the active environment is not used: {reasons[0]}')
     if not venv.stamp.exists() or venv.stamp.read_text() != stamp_value():
         return venv.python, f'{venv.name} does not exist, or the requirements have changed'
     return venv.python, venv.unmet()
@@ -117,8 +125,9 @@ def build_parser() -> argparse.ArgumentParser:
                         help='print the interpreter to use, and do nothing else')
     parser.add_argument('--development', action='store_true',
                         help='an active environment must also have the packages for the tests')
-    parser.add_argument('--stack', choices=STACKS, default='openmmlab',
-                        help='the distribution of mmengine, mmcv, mmdet and mmpretrain')
+    parser.add_argument('--stack', choices=STACKS,
+                        help='the distribution of mmengine, mmcv, mmdet and mmpretrain; default: '
+                        'that of the active environment, else openmmlab')
     parser.add_argument('--venv', metavar='FOLDER',
                         help='the folder of the environment; default: .venv, or .venv-onedl for '
                         'OneDL')
@@ -128,9 +137,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
-    stack = STACKS[args.stack]
-    venv = Venv(REPO / (args.venv or stack.folder), stack)
-    python, reason = environment_python(venv, args.development)
+    accepted = [STACKS[args.stack]] if args.stack else list(STACKS.values())
+    venv = Venv(REPO / (args.venv or accepted[0].folder), accepted[0])
+    python, reason = environment_python(venv, args.development, accepted)
     if args.which:
         print(python)
     elif reason:
