@@ -4,9 +4,13 @@
 # make test            set up the environment, run the tests
 # make env             set up the environment
 # make lint            check the style
+#
+# STACK=onedl          use OneDL's packages in .venv-onedl, not OpenMMLab's in .venv
+# VENV=FOLDER          use another folder for the environment
+# PYTHON3=python3.12   use another Python
 
 PYTHON3 ?= python3
-SETUP = $(PYTHON3) tools/setup_env.py
+SETUP = $(PYTHON3) tools/setup_env.py $(if $(STACK),--stack $(STACK)) $(if $(VENV),--venv $(VENV))
 DEMO = configs/shapes/faster_rcnn_rla_r18_fpn.py
 RUN = work_dirs/demo
 CHECKED = work_dirs/demo-check

@@ -60,7 +60,7 @@ setup(
     long_description_content_type='text/markdown',
     keywords='computer vision, object detection, layer aggregation, backbone',
     license='Apache-2.0',
-    python_requires='>=3.10',
+    python_requires='>=3.11',
     packages=find_packages(include=['mmrla', 'mmrla.*']),
     py_modules=['mmrla_cli'],
     package_data={'mmrla.evaluation.report': ['page.*']},
@@ -69,19 +69,19 @@ setup(
     install_requires=requirements('runtime'),
     extras_require=dict(
         mim=requirements('mminstall'),
-        detection=requirements('detection'),
-        pretraining=requirements('pretraining'),
+        openmmlab=requirements('openmmlab'),
+        onedl=requirements('onedl'),
         timm=requirements('timm'),
         development=requirements('development'),
         onnx=requirements('onnx'),
         report=requirements('report'),
-        all=[line for name in ('detection', 'pretraining', 'report', 'onnx', 'development')
-             for line in requirements(name)]),
+        all=[line for name in ('report', 'onnx', 'development') for line in requirements(name)]),
     classifiers=[
         'Development Status :: 4 - Beta',
         'License :: OSI Approved :: Apache Software License',
         'Operating System :: POSIX :: Linux',
         'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
         'Topic :: Scientific/Engineering :: Image Recognition',
     ],
     zip_safe=False)

@@ -3,8 +3,13 @@
 Importing this package registers its modules in MMEngine's registries. It replaces no
 attribute of another package; see :mod:`mmrla.stack` for what it adds.
 """
-from . import stack
+from . import distributions
 from .version import __version__
+
+distributions.check()
+
+# mmengine and mmcv are there.
+from . import stack  # noqa: E402
 
 stack.prepare()
 

@@ -65,6 +65,10 @@ def allow_mmengine_checkpoints() -> None:
     They contain HistoryBuffers and numpy scalars. torch loads weights only since 2.6, and
     mmengine (up to 0.10.7 at least) cannot read what it wrote. Exactly these types are
     allowed; a file that carries code is still refused.
+
+    onedl-mmengine (0.10.12) allows such types while it loads, and takes them off the list
+    afterwards, also those that were on it before. mmrla's readers therefore call this function
+    for every file.
     """
     torch.serialization.add_safe_globals(_mmengine_checkpoint_types())
 

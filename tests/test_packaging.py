@@ -1,5 +1,5 @@
-"""The wheel, and the script that sets up the environment."""
-import importlib.util
+"""The wheel."""
+import hashlib
 import os
 import re
 import shutil
@@ -7,12 +7,14 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
 
+from mmrla import distributions
 from mmrla.datasets import make_shapes
-from support import REPO, load_tool
+from support import REPO
 
 
 @pytest.fixture(scope='module')
@@ -20,7 +22,7 @@ def wheel_file(tmp_path_factory):
     """The path of a wheel, built from a copy of the repository."""
     folder = tmp_path_factory.mktemp('wheel')
     shutil.copytree(REPO, folder / 'source', ignore=shutil.ignore_patterns(
-        '.git', '.venv', '.*_cache', 'data', 'work_dirs', 'build', '*.egg-info', '__pycache__'))
+        '.git', '.venv*', '.*_cache', 'data', 'work_dirs', 'build', '*.egg-info', '__pycache__'))
     subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation',
                     '--wheel-dir', folder, folder / 'source'], check=True, capture_output=True)
     return next(folder.glob('*.whl'))
@@ -62,10 +64,13 @@ def test_the_wheel_contains_configs_tools_and_model_index(wheel):
 def test_the_wheel_declares_its_requirements(wheel):
     name = next(name for name in wheel.namelist() if name.endswith('METADATA'))
     metadata = wheel.read(name).decode()
-    for extra in ('detection', 'pretraining', 'development', 'mim'):
+    for extra in ('openmmlab', 'onedl', 'development', 'mim'):
         assert f'Provides-Extra: {extra}' in metadata
-    assert 'Requires-Dist: mmengine' in metadata
-    assert 'Requires-Dist: mmdet<3.4,>=3.3.0; extra == "detection"' in metadata
+    assert 'Requires-Dist: mmdet<3.4,>=3.3.0; extra == "openmmlab"' in metadata
+    assert 'Requires-Dist: onedl-mmdetection<4.0,>=3.5.1; extra == "onedl"' in metadata
+    without_extra = re.findall(r'^Requires-Dist: ([\w-]+)[^;\n]*$', metadata, re.M)
+    assert 'torch' in without_extra
+    assert not [name for name in without_extra if 'mm' in name], 'this chooses a stack'
 
 
 # A detector that trains for seconds.
@@ -113,6 +118,35 @@ def test_a_wheel_trains_resumes_and_tests_from_an_empty_folder(installed, tmp_pa
     assert 'Epoch(test)' in log and 'coco/bbox_mAP' in log
 
 
+def digests(folder):
+    return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in folder.rglob('*') if path.is_file()}
+
+
+def test_a_wheel_overwrites_no_file_of_the_stack(wheel_file, tmp_path):
+    """In a copy of the stack that is installed here: OpenMMLab's or OneDL's."""
+    subprocess.run([sys.executable, '-m', 'venv', '--without-pip', tmp_path], check=True)
+    packages = next(tmp_path.glob('lib/python*/site-packages'))
+    for package in distributions.DISTRIBUTIONS:
+        name, = distributions.found_versions(package)
+        for file in files(name):
+            if '..' not in file.parts and file.locate().is_file():
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file.locate(), packages / file)
+    before = digests(packages)
+    assert len(before) > 2000, 'the stack was not found'
+    pip = [sys.executable, '-m', 'pip', '--python', tmp_path / 'bin/python']
+    subprocess.run([*pip, 'install', '--no-deps', '--no-index', '--no-compile', wheel_file],
+                   check=True, capture_output=True)
+    after = digests(packages)
+    changed = [path for path, digest in before.items() if after.get(path) != digest]
+    assert not changed
+    added = {path.parts[0] for path in after.keys() - before.keys()}
+    assert {name for name in added if not name.endswith('.dist-info')} == {'mmrla', 'mmrla_cli.py'}
+    subprocess.run([*pip, 'uninstall', '-y', 'mmrla'], check=True, capture_output=True)
+    assert digests(packages) == before
+
+
 def test_the_launcher_of_a_wheel_names_an_interpreter_without_mmrla(installed, tmp_path):
     other = tmp_path / 'python'
     other.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
@@ -124,118 +158,6 @@ def test_the_launcher_of_a_wheel_names_an_interpreter_without_mmrla(installed, t
     assert result.returncode == 1
     assert result.stderr.strip().endswith(
         f'mmrla is not installed for {other}; activate the environment that has it')
-
-
-@pytest.fixture
-def setup_env():
-    return load_tool('dev/environment')
-
-
-def test_the_operators_of_mmcv_are_compiled():
-    import torch
-    from mmcv.ops import nms
-    boxes = torch.tensor([[0., 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
-    _, kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5)
-    assert kept.tolist() == [0, 2]
-    assert Path(importlib.util.find_spec('mmcv._ext').origin).suffix == '.so'
-
-
-def test_an_active_environment_that_satisfies_the_requirements_is_used(setup_env, monkeypatch):
-    prefix = Path(sys.prefix)
-    monkeypatch.setenv('VIRTUAL_ENV', str(prefix))
-    monkeypatch.setattr(setup_env, 'VENV', Path('/nonexistent/.venv'))
-    python, reason = setup_env.environment_python(development=True)
-    assert (python, reason) == (prefix / 'bin/python', '')
-
-
-def test_an_unmet_requirement_is_named(setup_env, tmp_path, monkeypatch):
-    file = tmp_path / 'runtime.txt'
-    file.write_text('# a comment\nno-such-package>=1.0\n')
-    monkeypatch.setattr(setup_env, 'requirement_files', lambda development: [file])
-    assert 'no-such-package' in setup_env.unmet(Path(sys.executable))
-    file.write_text('torch>=99\n')
-    assert 'torch>=99 is needed' in setup_env.unmet(Path(sys.executable))
-
-
-def test_an_environment_without_its_interpreter_is_not_used(setup_env, tmp_path):
-    assert str(tmp_path / 'python') in setup_env.unmet(tmp_path / 'python')
-
-
-@pytest.fixture
-def launcher():
-    return load_tool('setup_env')
-
-
-def interpreter(path, text):
-    path.write_text(f'#!/bin/sh\n{text}\n')
-    path.chmod(0o755)
-
-
-def test_an_unsupported_python_restarts_with_a_supported_one(launcher, tmp_path, monkeypatch):
-    monkeypatch.setattr(launcher, 'PYTHONS', ((9, 7), (9, 8)))
-    monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(SystemExit, match='python9.8, python9.7 starts'):
-        launcher.main()
-    interpreter(tmp_path / 'python9.7', 'echo 9.7')
-    called = []
-    monkeypatch.setattr(launcher.os, 'execvp', lambda path, words: called.append(path))
-    launcher.main()
-    assert called == ['python9.7']
-
-
-def test_an_interpreter_that_does_not_start_is_not_chosen(launcher, tmp_path, monkeypatch):
-    interpreter(tmp_path / 'python9.8', 'echo "pyenv: python9.8: command not found" >&2; exit 127')
-    interpreter(tmp_path / 'python9.7', 'echo 3.5')
-    monkeypatch.setattr(launcher, 'PYTHONS', ((9, 7), (9, 8)))
-    monkeypatch.setenv('PATH', str(tmp_path))
-    assert launcher.fitting_python() is None
-
-
-@pytest.mark.parametrize('python', sorted(Path.home().glob('.pyenv/versions/*/bin/python')),
-                         ids=lambda path: path.parts[-3])
-def test_every_version_of_python_can_parse_the_launcher(python):
-    script = str(REPO / 'tools/setup_env.py')
-    result = subprocess.run([python, '-c', f'compile(open({script!r}).read(), "x", "exec")'],
-                            capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-500:]
-
-
-@pytest.mark.parametrize('command', [['ccache', 'c++'], ['c++']])
-def test_the_compiler_command_may_have_several_words(setup_env, monkeypatch, command):
-    monkeypatch.setenv('CXX', ' '.join(command))
-    assert setup_env.compiler() == command
-
-
-def test_a_missing_compiler_is_explained(setup_env, monkeypatch):
-    monkeypatch.setenv('CXX', 'no-such-compiler')
-    with pytest.raises(SystemExit) as error:
-        setup_env.check_tools()
-    assert 'apt-get install g++' in str(error.value)
-
-
-@pytest.mark.parametrize('facts, allowed, text', [
-    ('True None 13.0', '0', 'no CUDA toolkit'), ('True None 13.0', '1', ''),
-    ('True /usr/local/cuda 13.0', '0', ''), ('True /usr/local/cuda 13.0', '1', ''),
-    ('False None None', '0', '')])
-def test_a_gpu_without_a_cuda_toolkit_is_explained(setup_env, monkeypatch, facts, allowed, text):
-    monkeypatch.setattr(setup_env, 'output_of', lambda code: facts)
-    monkeypatch.setenv('MMRLA_CPU_OPS', allowed)
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
-    if text:
-        with pytest.raises(SystemExit, match=text):
-            setup_env.check_cuda()
-    else:
-        setup_env.check_cuda()
-    assert (os.environ['CUDA_VISIBLE_DEVICES'] == '') == (allowed == '1')
-
-
-def test_every_direct_requirement_is_pinned(setup_env):
-    pins = setup_env.PINS.read_text().lower().replace('_', '-')
-    for path in (*setup_env.requirement_files(), setup_env.REQUIREMENTS / 'build.txt'):
-        for line in path.read_text().splitlines():
-            if line and not line.startswith('#'):
-                name = line.split('<')[0].split('>')[0].strip().lower()
-                assert f'\n{name}==' in pins, f'{name} of {path.name} has no pin'
 
 
 def test_importing_mmrla_takes_little_time():

@@ -49,6 +49,7 @@ PRIVATE = {
     '_input_metadata': SUM,
     '_instance_dict': DefaultScope,
     '_iter': IterBasedTrainLoop,
+    '_iterator': loops._InfiniteDataloaderIterator,
     '_load_from': Runner,
     '_max_counts': OptimWrapper,
     '_max_epochs': EpochBasedTrainLoop,

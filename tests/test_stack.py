@@ -11,6 +11,7 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader, save_checkpoint
 
 from mmrla import stack
+from mmrla.weights import load_checkpoint
 
 
 def mmengine_checkpoint_like():
@@ -32,6 +33,15 @@ def test_what_mmengine_writes_can_be_read(tmp_path):
     loaded = CheckpointLoader.load_checkpoint(path, 'cpu')
     assert loaded['message_hub']['log_scalars']['train/loss'].mean() == 1.5
     assert loaded['message_hub']['runtime_info']['lr'] == 0.1
+
+
+def test_another_reader_that_takes_types_off_the_list_changes_nothing(tmp_path):
+    path = str(tmp_path / 'epoch_1.pth')
+    save_checkpoint(mmengine_checkpoint_like(), path)
+    with torch.serialization.safe_globals(stack._mmengine_checkpoint_types()):
+        pass  # the end of the context removes them
+    loaded = load_checkpoint(path)
+    assert loaded['message_hub']['log_scalars']['train/loss'].mean() == 1.5
 
 
 @pytest.mark.parametrize('owner, name', [(os, 'system'), (HistoryBuffer, '__init__')])

@@ -20,9 +20,15 @@ OK, NOTE, PROBLEM = 'ok', 'note', 'problem'
 PYTHONS = ((3, 11), (3, 12))
 # Package, the version that mmrla is tested with, and what it accepts.
 PACKAGES = (('torch', '2.13.0', '>=2.6'), ('torchvision', '0.28.0', ''),
-            ('mmengine', '0.10.7', '>=0.10.4,<1.0'), ('mmcv', '2.1.0', '>=2.0.0,<2.2.0'),
-            ('mmdet', '3.3.0', '>=3.3.0,<3.4'), ('mmpretrain', '1.2.0', '>=1.2.0,<2.0'),
             ('numpy', '2.4.6', ''), ('pycocotools', '2.0.11', '>=2.0.7'))
+# The packages of each stack, in the same order. Two in the same place overwrite each other.
+STACKS = dict(
+    openmmlab=(('mmengine', '0.10.7', '>=0.10.4,<1.0'), ('mmcv', '2.1.0', '>=2.0.0,<2.2.0'),
+               ('mmdet', '3.3.0', '>=3.3.0,<3.4'), ('mmpretrain', '1.2.0', '>=1.2.0,<2.0')),
+    onedl=(('onedl-mmengine', '0.10.12', '>=0.10.12,<1.0'),
+           ('onedl-mmcv', '2.3.6', '>=2.3.6,<2.4.0'),
+           ('onedl-mmdetection', '3.5.1', '>=3.5.1,<4.0'),
+           ('onedl-mmpretrain', '1.3.6', '>=1.3.6,<2.0')))
 EXTRAS = (('faster-coco-eval', 'faster evaluation'), ('supervision', 'the confusion matrix'),
           ('tensorboard', 'mmrla train --tensorboard'), ('wandb', 'mmrla train --wandb'),
           ('mlflow', 'mmrla train --mlflow'))
@@ -44,8 +50,8 @@ boxes = torch.tensor([[0., 0., 9., 9.], [1., 1., 9., 9.]])
 kept = nms(boxes, torch.tensor([0.9, 0.8]), 0.5)[1]
 print(json.dumps(dict(kept=kept.tolist(), cuda=get_compiling_cuda_version())))
 """
-REBUILD = ('python3 tools/setup_env.py in a clone of mmrla, or MMCV_WITH_OPS=1 pip install '
-           '--no-build-isolation --no-cache-dir --force-reinstall --no-deps mmcv==2.1.0')
+REBUILD = ('python3 tools/setup_env.py --stack {} in a clone of mmrla, or MMCV_WITH_OPS=1 pip '
+           'install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {}=={}')
 FORMS = 'from mmrla.commands import compare_forms; compare_forms.print_comparison()'
 SWITCH = ('set MMRLA_MEMORY_SAVING=0 in the environment, or model.backbone.memory_saving=False, '
           'and report it with this line')
@@ -114,18 +120,39 @@ def ask(code: str) -> Tuple[Optional[dict], str]:
 def check_python() -> Finding:
     """The interpreter."""
     found = sys.version.split()[0]
-    tested = ' and '.join(f'{major}.{minor}' for major, minor in PYTHONS)
+    tested = ', '.join(f'{major}.{minor}' for major, minor in PYTHONS)
     text = f'{found} at {sys.executable}'
     if sys.version_info[:2] in PYTHONS:
         return Finding(OK, 'Python', text)
     return Finding(NOTE, 'Python', f'{text}; tested are {tested}', 'make PYTHON3=python3.11 env')
 
 
+def chosen_stack() -> str:
+    """Return the stack that is installed; OpenMMLab's if there is none."""
+    return 'onedl' if installed('onedl-mmengine') else 'openmmlab'
+
+
+def rebuild() -> str:
+    """Return the command that compiles mmcv."""
+    stack = chosen_stack()
+    return REBUILD.format(stack, *STACKS[stack][1][:2])
+
+
+def check_stack() -> Finding:
+    """OpenMMLab's packages or OneDL's, but not both."""
+    for pair in zip(*STACKS.values(), strict=True):
+        names = [name for name, _, _ in pair if installed(name)]
+        if len(names) > 1:
+            return Finding(PROBLEM, 'stack', f'{" and ".join(names)} overwrite each other\'s files',
+                           f'pip uninstall -y {" ".join(names)}, then install one of them')
+    return Finding(OK, 'stack', chosen_stack())
+
+
 def check_packages() -> Iterator[Finding]:
     """The versions of what mmrla needs."""
-    for name, tested, accepted in PACKAGES:
+    for name, tested, accepted in PACKAGES + STACKS[chosen_stack()]:
         found = installed(name)
-        wanted = f'pip install "{name}{accepted}"' if name != 'mmcv' else REBUILD
+        wanted = f'pip install "{name}{accepted}"' if 'mmcv' not in name else rebuild()
         if found is None:
             yield Finding(PROBLEM, name, 'not installed', wanted)
         elif not accepts(accepted, found):
@@ -183,10 +210,10 @@ def check_operators() -> Finding:
     """The compiled operators of mmcv."""
     answer, error = ask(OPERATORS)
     if answer is None:
-        return Finding(PROBLEM, 'mmcv operators', error, REBUILD)
+        return Finding(PROBLEM, 'mmcv operators', error, rebuild())
     if answer['kept'] != [0]:
         return Finding(PROBLEM, 'mmcv operators', f'nms returned {answer["kept"]}, not [0]',
-                       REBUILD)
+                       rebuild())
     return Finding(OK, 'mmcv operators', f'compiled, CUDA {answer["cuda"]}')
 
 
@@ -256,6 +283,7 @@ def check_weights() -> Iterator[Finding]:
 def findings(offline: bool, forms: bool = False) -> Iterator[Finding]:
     """Run all checks."""
     yield check_python()
+    yield check_stack()
     yield from check_packages()
     yield from check_torch()
     yield check_operators()

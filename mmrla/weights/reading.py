@@ -18,6 +18,8 @@ from urllib.parse import urlparse
 import torch
 from torch import Tensor
 
+from mmrla import stack
+
 from .errors import CheckpointError
 
 
@@ -69,6 +71,7 @@ def read_checkpoint(source: Union[Path, bytes], name: str, map_location: Any = N
             return _parse_safetensors(source, map_location)
         if isinstance(source, bytes):
             source = io.BytesIO(source)
+        stack.allow_mmengine_checkpoints()  # onedl-mmengine takes types off the list
         return torch.load(source, map_location=map_location, weights_only=True)
 
 

@@ -120,10 +120,29 @@ def test_a_logging_backend_is_added_once(monkeypatch):
 
 
 def test_the_doctor_knows_the_pinned_versions():
-    pins = dict(line.split('==') for line in (REPO / 'requirements/pins.txt').read_text()
-                .splitlines() if '==' in line)
-    assert {name: tested for name, tested, _ in doctor.PACKAGES} == {
-        name: pins[name] for name, _, _ in doctor.PACKAGES}
+    pins = dict(line.split('==') for name in ('pins', 'pins_onedl')
+                for line in (REPO / f'requirements/{name}.txt').read_text().splitlines()
+                if '==' in line)
+    packages = [*doctor.PACKAGES, *doctor.STACKS['openmmlab'], *doctor.STACKS['onedl']]
+    assert {name: tested for name, tested, _ in packages} == {
+        name: pins[name] for name, _, _ in packages}
+
+
+@pytest.mark.parametrize('stack', doctor.STACKS)
+def test_the_doctor_accepts_what_the_requirements_accept(stack):
+    files = dict(openmmlab=('mminstall', 'openmmlab'), onedl=('mminstall_onedl', 'onedl'))[stack]
+    lines = {line for name in files
+             for line in (REPO / f'requirements/{name}.txt').read_text().splitlines()}
+    for name, _, accepted in doctor.STACKS[stack]:
+        assert f'{name}{accepted}' in lines
+
+
+def test_the_doctor_names_two_stacks_over_each_other(monkeypatch):
+    assert doctor.check_stack().level == 'ok'
+    monkeypatch.setattr(doctor, 'installed', lambda name: '1.0')
+    finding = doctor.check_stack()
+    assert finding.level == 'problem'
+    assert 'pip uninstall -y mmengine onedl-mmengine' in finding.fix
 
 
 def test_the_doctor_finds_no_problem_here(capsys):
@@ -136,6 +155,7 @@ def test_the_doctor_finds_no_problem_here(capsys):
     (None, 'problem', 'pip install'), ('2.3.0', 'problem', '2.1.0'), ('2.1.0', 'ok', ''),
     ('2.0.1', 'note', '')])
 def test_the_doctor_judges_versions(installed, level, fix, monkeypatch):
+    monkeypatch.setattr(doctor, 'chosen_stack', lambda: 'openmmlab')
     monkeypatch.setattr(doctor, 'installed', lambda name: installed if name == 'mmcv' else '1')
     finding = next(item for item in doctor.check_packages() if item.name == 'mmcv')
     assert finding.level == level and fix in finding.fix

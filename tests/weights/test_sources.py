@@ -119,6 +119,14 @@ def test_a_name_that_mmengine_does_not_know_is_named():
         load_checkpoint('torchvision://resnet5O')
 
 
+def test_read_safely_leaves_no_reader_of_mmengine(monkeypatch):
+    """A name that only mmengine reads would run code, as onedl-mmengine does for every name."""
+    loader = mmengine_checkpoint.CheckpointLoader
+    monkeypatch.setattr(loader, '_schemes', dict(loader._schemes))  # restored after the test
+    sources.read_safely()
+    left = [name for name, function in loader._schemes.items()
+            if function.__module__.startswith('mmengine')]
+    assert not left, f'mmengine reads {left}'
 
 
 @pytest.mark.parametrize('load', [

@@ -126,7 +126,9 @@ class ContinuationHook(Hook):
                 sampler.set_epoch(epoch)
         batches.epoch = 0
         batches.forget()
-        loop.dataloader_iterator = _Advanced(loop.dataloader, loop._iter, epoch)
+        # OneDL's loop calls skip_iter, or nothing with this setting.
+        asked_for = 0 if hasattr(loop, 'fast_forward_on_resume') else loop._iter
+        loop.dataloader_iterator = _Advanced(loop.dataloader, asked_for, epoch)
         self._first_batch = 0
 
     @staticmethod
@@ -190,15 +192,29 @@ def _warn_of_changes(runner, before: Dict[str, int], now: Dict[str, int]) -> Non
 
 
 class _Advanced(loops._InfiniteDataloaderIterator):
-    """An endless iterator that skips the batches of the interrupted run.
+    """An endless iterator over the batches after those of the interrupted run.
 
-    mmengine's iteration-based loop asks for them one by one when it resumes.
+    The iteration-based loop wants to skip these when it resumes, but the batch sampler has skipped
+    them already. mmengine (up to 0.10.7 at least) asks for them one by one, and onedl-mmengine
+    (0.10.12) calls :meth:`skip_iter`.
+
+    Args:
+        loader: The data loader.
+        seen: The number of batches that the loop will ask for.
+        epoch: The epoch of the first batch.
     """
 
     def __init__(self, loader: DataLoader, seen: int, epoch: int) -> None:
         super().__init__(loader)
         self._epoch = epoch
         self._seen = seen
+        # onedl-mmengine starts it with the first batch. Starting draws a random number, so it
+        # must come before the random states are restored.
+        if self._iterator is None:
+            self._iterator = iter(loader)
+
+    def skip_iter(self, num_iters: int) -> None:
+        """Skip nothing: the batch sampler has done it."""
 
     def __next__(self) -> Any:
         if self._seen:

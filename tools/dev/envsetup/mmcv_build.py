@@ -1,0 +1,110 @@
+"""Compile mmcv from its sources."""
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from .console import say
+from .cuda import Facts, cuda_variables, wants_cuda
+from .venv import Venv
+
+# mmcv is compiled with optimization and without debug symbols. torch's header is
+# precompiled instead of being compiled for every file.
+CXX_FLAGS = '-DNDEBUG -fwrapv -g0 -O2 -w -fPIC'
+EXTENSION_FLAGS = ('-std=c++17 -DTORCH_API_INCLUDE_EXTENSION_H '
+                   '-DTORCH_EXTENSION_NAME=_ext')
+# setup.py of mmcv 2.1.0 reads its version with exec and locals(), which Python 3.13 changed.
+VERSION_LINES = {
+    "exec(compile(f.read(), version_file, 'exec'))":
+        "scope = {}; exec(compile(f.read(), version_file, 'exec'), scope)",
+    "return locals()['__version__']": "return scope['__version__']"}
+
+
+def compiler() -> list:
+    """Return the command of the C++ compiler; CXX may have several words."""
+    return shlex.split(os.environ.get('CXX', 'c++'))
+
+
+def precompiled_header(venv: Venv, folder: Path) -> str:
+    """Return the compiler flags that make mmcv use a precompiled header.
+
+    Parsing torch's headers takes 25 s per file, and almost all of the compile time.
+    gcc uses a precompiled header only if it was compiled with the same flags.
+    Otherwise it reads the plain header, which is slower but correct.
+
+    Returns:
+        str: The flags, empty if the compiler does not use the header.
+    """
+    header, probe = folder / 'mmcv_torch.h', folder / 'probe.cpp'
+    includes = venv.output_of(
+        'import sysconfig; from torch.utils.cpp_extension import include_paths; '
+        'print(*[*include_paths(), sysconfig.get_paths()["include"]], sep="\\n")')
+    flags = shlex.split(f'{CXX_FLAGS} {EXTENSION_FLAGS}')
+    flags += [f'-I{path}' for path in includes.splitlines()]
+    header.write_text('#include <torch/types.h>\n')
+    probe.write_text('')
+    compiled = header.with_name(header.name + '.gch')
+    if not compiled.exists():
+        say('precompiling the header of torch')
+        partial = compiled.with_name('partial.gch')
+        made = subprocess.run([*compiler(), *flags, '-x', 'c++-header', header, '-o', partial])
+        if made.returncode:
+            return ''
+        partial.rename(compiled)
+    listing = subprocess.run(
+        [*compiler(), *flags, '-include', header, '-H', '-fsyntax-only', probe],
+        capture_output=True, text=True).stderr
+    if f'! {compiled}' in listing:
+        return f'-include {shlex.quote(str(header))}'
+    say('the compiler does not use the precompiled header; compiling takes longer')
+    return ''
+
+
+def unpacked_sources(venv: Venv, version: str, folder: Path) -> Path:
+    """Download and unpack the source distribution of mmcv, unless it is there."""
+    name = venv.stack.mmcv
+    sources = folder / f'{name.replace("-", "_")}-{version}'
+    if sources.exists():
+        return sources
+    venv.pip('download', '--no-deps', '--no-build-isolation', '--no-binary', name,
+             '--dest', folder, f'{name}=={version}')
+    unpacking = folder / 'unpacking'
+    shutil.rmtree(unpacking, ignore_errors=True)
+    # Python 3.11 has the filter since 3.11.4.
+    safely = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}
+    with tarfile.open(folder / f'{sources.name}.tar.gz') as archive:
+        archive.extractall(unpacking, **safely)
+    correct_version_lines(unpacking / sources.name / 'setup.py')
+    (unpacking / sources.name).rename(sources)
+    return sources
+
+
+def correct_version_lines(script: Path) -> None:
+    """Let mmcv's setup.py run on Python 3.13; other lines stay as they are."""
+    text = script.read_text()
+    if all(line in text for line in VERSION_LINES):
+        for line, corrected in VERSION_LINES.items():
+            text = text.replace(line, corrected)
+        script.write_text(text)
+
+
+def build_mmcv(venv: Venv, version: str) -> None:
+    """Compile and install mmcv; ninja skips files that are already compiled."""
+    facts = Facts.of(venv)
+    folder = venv.folder / f'build-torch-{facts.torch}'
+    folder.mkdir(exist_ok=True)
+    cuda = cuda_variables(facts, compiler(), folder) if wants_cuda(facts) else {}
+    sources = unpacked_sources(venv, version, folder)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    env = {**os.environ, **cuda, 'MMCV_WITH_OPS': '1',
+           'CFLAGS': f'{CXX_FLAGS} {precompiled_header(venv, folder)}'.strip(),
+           'MAX_JOBS': os.environ.get('MAX_JOBS', str(cores)),
+           'PATH': f'{venv.folder / "bin"}{os.pathsep}{os.environ["PATH"]}'}
+    venv.run([venv.python, 'setup.py', 'build_ext'], env=env, cwd=sources)
+    venv.run([venv.python, '-m', 'pip', 'install', '--no-deps', '--no-build-isolation',
+              '--no-cache-dir', '.'], env=env, cwd=sources)
+    shutil.rmtree(folder)
