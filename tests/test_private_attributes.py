@@ -7,6 +7,7 @@ import ast
 import inspect
 import textwrap
 from collections import defaultdict
+from multiprocessing.queues import Queue
 
 import pytest
 import torch
@@ -55,6 +56,7 @@ PRIVATE = {
     '_max_epochs': EpochBasedTrainLoop,
     '_max_iters': IterBasedTrainLoop,
     '_metadata': torch.nn.Module().state_dict(),
+    '_on_queue_feeder_error': Queue,
     '_params_init_info': BaseModule,
     '_publish_model': CheckpointHook,
     '_push_all_rebuilt_params': Reducer,

@@ -54,8 +54,9 @@ def run_error(error: BaseException, work_dir: Optional[str] = None
         return _out_of_memory(line)
     if re.search('DataLoader worker .* (killed by signal|exited unexpectedly)', line):
         return WorkerError(
-            f'{line} The system killed a data loader worker, usually because memory ran out. Set '
-            'a smaller train_dataloader.num_workers, then continue with --resume')
+            f'{line} The system killed a data loader worker, usually because memory or the space '
+            'in /dev/shm ran out. Set a smaller train_dataloader.num_workers, then continue with '
+            '--resume')
     if dist.is_available() and dist.is_initialized() and _is_lost_connection(error, line):
         return ProcessGroupError(
             f'another process of this run ended ({_reason(line)}). Its own message is above or in '

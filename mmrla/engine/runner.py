@@ -1,7 +1,10 @@
 """The runner: how a run starts its processes, reads its data, loads, saves and resumes."""
 import contextlib
 import inspect
-from typing import Any, Callable, Dict, Iterator, List, Optional, Union
+import os
+import signal
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Union
 
 from mmengine.device import get_device
 from mmengine.dist import (
@@ -18,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmrla.datasets.errors import name_annotation_errors, name_item_errors
+from mmrla.datasets.processes import end_with_parent
 from mmrla.models.backbones.base import RLABackbone
 from mmrla.weights.background import WRITER
 from mmrla.weights.errors import CheckpointError, SaveError
@@ -41,6 +45,7 @@ from .hooks.continuation import CONTINUATION, GRADIENT_ORDER
 from .randomness import RepeatableBatches, make_repeatable
 from .resume import check_resumable, find_newest
 from .signals import StopSignals
+from .work_dir import lock
 
 # The hooks that every run has unless its config sets them to None.
 DEFAULT_HOOKS = dict(
@@ -82,6 +87,7 @@ class RLARunner(Runner):
         self.train_batches: Optional[RepeatableBatches] = None
         self.stop_signals = StopSignals()
         self._is_initialized = False
+        self._lock: Optional[IO[str]] = None
         # The work dir is not known yet; its place in the arguments is mmengine's.
         arguments = inspect.signature(Runner.__init__).bind(self, *args, **kwargs).arguments
         with self._clear_errors(arguments['work_dir']):
@@ -90,7 +96,12 @@ class RLARunner(Runner):
     # Processes
 
     def setup_env(self, env_cfg: Dict) -> None:
-        """Set up the processes; over gloo if there is no accelerator."""
+        """Set up the processes; over gloo if there is no accelerator.
+
+        If torchrun is killed, they save and end, as if it had passed on a SIGTERM.
+        """
+        if 'TORCHELASTIC_RUN_ID' in os.environ:  # torchrun is the parent
+            end_with_parent(signal.SIGTERM)
         if self.distributed and not is_distributed() and get_device() == 'cpu':
             dist_cfg = env_cfg.get('dist_cfg', {})
             init_gloo(self.launcher, dist_cfg.get('timeout'), dist_cfg.get('port'))
@@ -229,6 +240,14 @@ class RLARunner(Runner):
 
     # Loading and resuming
 
+    def lock_work_dir(self) -> None:
+        """Keep other runs out of the work dir, before any of its checkpoints is read.
+
+        A run that is in it may remove a checkpoint that this one has just chosen.
+        """
+        if self._lock is None and is_main_process():
+            self._lock = lock(Path(self.work_dir))
+
     def prepare_weights(self) -> None:
         """Initialize the model, and find out which of its parts are new.
 
@@ -237,6 +256,7 @@ class RLARunner(Runner):
         """
         if self._has_loaded or self._is_initialized:
             return
+        self.lock_work_dir()
         self._choose_checkpoint()
         model = unwrapped(self.model)
         for module in model.modules():

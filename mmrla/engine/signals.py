@@ -13,7 +13,7 @@ import torch.distributed as dist
 from mmengine.dist import get_world_size
 from torch.utils.data import DataLoader
 
-from mmrla.datasets.processes import end_with_parent
+from mmrla.datasets.processes import end_if_unable_to_send, end_with_parent
 
 # Slurm sends SIGUSR1 before the time limit of a job, if tools/slurm_train.sh started it.
 ENDING = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1') if hasattr(signal, name))
@@ -100,6 +100,7 @@ class StopSignals:
 
     def _init_worker(self, worker_init_fn: Optional[Callable], worker_id: int) -> None:
         end_with_parent()
+        end_if_unable_to_send()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in ENDING:
             signal.signal(number, self._handle_in_worker)

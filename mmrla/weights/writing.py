@@ -27,6 +27,8 @@ ADVICE = {
     errno.EEXIST: 'a part of the path is not a folder; choose another folder with --work-dir',
     errno.ENOTDIR: 'a part of the path is not a folder; choose another folder with --work-dir',
     errno.ESTALE: 'the network share was disconnected; mount it again',
+    errno.EMFILE: 'raise the limit of open files (ulimit -n)',
+    errno.ENFILE: 'close other programs: the system has too many open files',
     errno.EIO: 'the disk reports an error; choose another folder with --work-dir',
 }
 

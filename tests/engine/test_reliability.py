@@ -1,8 +1,8 @@
 """Runs that are killed, resumed, starved or fed with nonsense."""
 import errno
 import os
-import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +28,8 @@ from support.networks import randomise
 
 chaos = load_tool('dev/chaos')
 EPOCH = 4  # steps: 8 images, 2 a step
+# The backbone of chaos.small_config.
+STAGES = dict(num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(0, 1))
 
 
 @pytest.fixture(scope='module')
@@ -56,14 +58,12 @@ def run(data, work_dir, act=lambda step: None, world=1, **options):
         del options['train_cfg__max_epochs']
     log = Path(f'{work_dir}.log')
     log.unlink(missing_ok=True)
-    port = random.randrange(20000, 60000)
+    port = chaos.free_port()
 
     def work(rank):
-        if world > 1:
-            os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank),
-                              MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+        os.setpgrp()  # a signal to the group of the run is not one to the tests
         cfg = chaos.small_config(data, work_dir, **options)
-        cfg.launcher = 'pytorch' if world > 1 else 'none'
+        chaos.join_group(cfg, rank, world, port)
         chaos.train(cfg, chaos.Progress(), act)
 
     children = [chaos.fork(lambda rank=rank: work(rank), log) for rank in range(world)]
@@ -117,6 +117,7 @@ WHERE = {
     'mid-epoch, averaged weights': (1, True, dict(custom_hooks=[dict(type='EMAHook')]), {}),
     'mid-epoch, 2 processes': (2, True, {}, {}),
     'by iterations': (1, True, BY_ITERATION, {}),
+    'by iterations, persistent workers': (1, True, BY_ITERATION, WORKERS),
 }
 
 
@@ -178,6 +179,48 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(data, tmp_path, number):
     assert 'continuing after batch 2 of 4' in output
     assert not (tmp_path / 'run/iter_6.pth').exists(), 'a later checkpoint replaces it'
     assert weights(tmp_path / 'run', 'epoch_2.pth')['meta']['iter'] == 2 * EPOCH
+
+
+@pytest.mark.parametrize('options', [{}, BY_ITERATION], ids=['epochs', 'iterations'])
+def test_a_signal_to_all_processes_leaves_the_workers_until_the_run_is_saved(
+        data, tmp_path, options):
+    """A cluster sends SIGTERM to the whole group; an endless iterator starts its workers early."""
+    def send_to_group(step):
+        # from another process: a worker ends without an error if its parent sends the signal
+        if step == 2:
+            subprocess.run(['kill', '-TERM', '--', f'-{os.getpgrp()}'])
+
+    codes, output = run(data, tmp_path / 'run', **options, **WORKERS, act=send_to_group)
+    assert codes == [128 + signal.SIGTERM], output[-3000:]
+    assert 'stopped by SIGTERM; saved' in output
+    assert (tmp_path / 'run/iter_3.pth').exists(), 'the step after the signal was not saved'
+
+
+def test_a_run_saves_and_ends_if_torchrun_is_killed(data, tmp_path, monkeypatch):
+    """Else it would train on and keep the work dir locked, and a restarted run would be refused."""
+    monkeypatch.setenv('TORCHELASTIC_RUN_ID', 'test')
+    log = tmp_path / 'run.log'
+
+    def launch():
+        run(data, tmp_path / 'run', train_cfg__max_epochs=100, act=lambda step: (
+            os.kill(os.getppid(), signal.SIGKILL) if step == 2 else None))
+
+    launcher = chaos.fork(launch, tmp_path / 'launcher.log')
+    assert os.waitpid(launcher, 0)[1] == signal.SIGKILL, (tmp_path / 'launcher.log').read_text()
+    end = chaos.Patience(60)
+    while not is_free(tmp_path / 'run'):
+        assert not end.is_over(), log.read_text()[-2000:]
+        time.sleep(0.05)
+    assert 'stopped by SIGTERM; saved' in log.read_text()
+
+
+def is_free(work_dir):
+    """Whether no run uses a work dir."""
+    try:
+        work_dir_module.lock(work_dir).close()
+    except RunError:
+        return False
+    return True
 
 
 @pytest.fixture(scope='module')
@@ -359,6 +402,24 @@ def test_a_second_run_in_a_work_dir_is_refused(tmp_path):
     assert said() == 'it has the lock', 'a process that has ended still has it'
 
 
+def test_a_second_run_is_refused_before_it_reads_a_checkpoint(data, finished, tmp_path):
+    """The first run may remove the checkpoint that the second one has chosen."""
+    work_dir = copy(finished, tmp_path / 'run')
+    file = work_dir_module.lock(work_dir)
+    codes, output = run(data, work_dir)
+    file.close()
+    assert codes == [1]
+    assert f'{work_dir} is used by another run' in output.splitlines()[-1]
+    assert 'resuming from' not in output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='mounts a file system')
+def test_a_full_dev_shm_ends_the_run_instead_of_stopping_it_for_ever(tmp_path):
+    data = make_shapes(tmp_path / 'shapes', train=16, val=4)
+    result = chaos.try_scenario('a full /dev/shm', 1, seed=0, folder=tmp_path, data=data)
+    assert chaos.is_good(result), result
+
+
 def test_a_dead_process_ends_the_others_soon(data, tmp_path):
     start = time.monotonic()
     codes, output = run(data, tmp_path / 'run', world=2, act=lambda step: (
@@ -386,13 +447,13 @@ def test_a_damaged_image_stops_the_run_with_its_name_or_is_skipped(data, tmp_pat
     assert '1 damaged images have been skipped so far' in output
 
 
-def test_a_few_kills_lose_at_most_an_interval(data, tmp_path):
-    counts = chaos.run('SafeCheckpointHook', kills=3, interval=2, keep=1, seed=1, seconds=0.003,
-                       folder=tmp_path, data=data)
-    assert counts['kills'] == counts['resumed'] == 3
-    assert counts['kills while a checkpoint was written'] >= 1
-    assert counts['more than two intervals lost'] == 0
-    assert counts['last_checkpoint names an unreadable file'] == 0
+def test_a_few_kills_lose_at_most_an_interval_and_nothing_else(tmp_path):
+    data = make_shapes(tmp_path / 'shapes', train=16, val=4)
+    name = 'epochs, validation, best, averaged weights'
+    result = chaos.try_scenario(name, 3, seed=1, folder=tmp_path, data=data)
+    assert chaos.is_good(result), result
+    assert result['kills'] == result['resumed'] == 3
+    assert result['runs'] == result['equal'] > 0
 
 
 def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
@@ -408,6 +469,56 @@ def test_a_validation_that_was_due_is_made_up_for(data, tmp_path):
     assert 'coco/bbox_mAP' in output
     assert len(list((tmp_path / 'run').glob('best_*.pth'))) == 1
     assert weights(tmp_path / 'run', 'epoch_1.pth')['continuation']['validated']
+
+
+def validating(by_epoch):
+    """Options of a run that validates, and keeps the best checkpoint of a metric that varies."""
+    interval = 1 if by_epoch else EPOCH
+    hook = dict(_delete_=True, type='SafeCheckpointHook', by_epoch=by_epoch, interval=interval,
+                save_best='digits', rule='greater')
+    options = dict(validate=True, default_hooks__checkpoint=hook,
+                   val_evaluator=dict(_delete_=True, type='WeightsMetric'))
+    if by_epoch:
+        return options | dict(train_cfg__val_interval=1)
+    return options | BY_ITERATION | dict(
+        train_cfg=dict(BY_ITERATION['train_cfg'], val_interval=interval),
+        default_hooks__logger__log_metric_by_epoch=False)
+
+
+@pytest.mark.parametrize('by_epoch', [True, False], ids=['epochs', 'iterations'])
+def test_a_run_killed_before_and_after_a_pending_validation_ends_bit_identical(
+        data, tmp_path, by_epoch):
+    """The validation finds a new best, and the checkpoint that it belongs to is saved again."""
+    options = validating(by_epoch)
+    codes, output = run(data, tmp_path / 'straight', **options)
+    assert codes == [0], output[-3000:]
+    codes, output = run(data, tmp_path / 'killed', **options,
+                        custom_hooks=[dict(type='DieBeforeValidation')])
+    assert codes == [-signal.SIGKILL], output[-3000:]
+    assert not list((tmp_path / 'killed').glob('best_*')), 'it was validated'
+    codes, output = run(data, tmp_path / 'killed', act=kill_at(EPOCH + 1), **options)
+    assert codes == [-signal.SIGKILL], output[-3000:]
+    assert len(list((tmp_path / 'killed').glob('best_*'))) == 1, 'it was not validated on resume'
+    codes, output = run(data, tmp_path / 'killed', **options)
+    assert codes == [0], output[-3000:]
+    assert not any(chaos.compare(tmp_path / 'straight', tmp_path / 'killed').values())
+
+
+def test_a_previous_best_checkpoint_is_removed_although_its_run_was_killed(
+        data, tmp_path, monkeypatch):
+    options = validating(by_epoch=True)
+    codes, output = run(data, tmp_path / 'straight', **options)
+    assert codes == [0], output[-3000:]
+    with monkeypatch.context() as patch:
+        remove = os.remove
+        patch.setattr(os, 'remove', lambda path: (
+            os.kill(os.getpid(), signal.SIGKILL) if 'best_' in str(path) else remove(path)))
+        codes, output = run(data, tmp_path / 'killed', **options)
+        assert codes == [-signal.SIGKILL], output[-3000:]
+    assert len(list((tmp_path / 'killed').glob('best_*'))) == 2
+    codes, output = run(data, tmp_path / 'killed', **options)
+    assert codes == [0], output[-3000:]
+    assert not any(chaos.compare(tmp_path / 'straight', tmp_path / 'killed').values())
 
 
 @HOOKS.register_module()
@@ -458,7 +569,8 @@ def test_random_values_that_would_be_frozen_stop_the_run_before_data_is_read(dat
 
 def small_backbone(**kwargs):
     torch.manual_seed(1)
-    net = RLAResNet(18, base_channels=8, norm_eval=False, zero_init_residual=False, **kwargs)
+    net = RLAResNet(18, base_channels=8, norm_eval=False, zero_init_residual=False, **STAGES,
+                    **kwargs)
     net.init_weights()
     return net
 
@@ -502,10 +614,10 @@ def test_a_resumed_run_needs_no_pretrained_weights(data, tmp_path):
 
 
 def test_a_torchvision_file_in_with_rla_is_loaded_reported_resumed_and_converted(data, tmp_path):
-    network = dict(type='mmdet.ResNet', depth=18, base_channels=8, frozen_stages=1)
+    network = dict(type='mmdet.ResNet', depth=18, base_channels=8, frozen_stages=1, **STAGES)
     path = tmp_path / 'resnet18.pth'
     before = randomise(MODELS.build(dict(network))).state_dict()
-    torch.save({**before, 'fc.weight': torch.ones(5, 64), 'fc.bias': torch.ones(5)}, path)
+    torch.save({**before, 'fc.weight': torch.ones(5, 16), 'fc.bias': torch.ones(5)}, path)
     backbone = dict(type='WithRLA', backbone=network, rla=dict(channels=4))
     options = dict(train_cfg__max_epochs=2, model__backbone=dict(
         backbone, _delete_=True, init_cfg=dict(type='Pretrained', checkpoint=str(path))))

@@ -20,6 +20,8 @@ from mmrla.weights.writing import atomic_backend_args
 
 # The message hub's entry for a checkpoint that a signal caused.
 INTERRUPTED = 'interrupted_ckpt'
+# The message hub's entry for the best checkpoints that are removed next.
+OUTDATED_BEST = 'outdated_best_ckpts'
 
 
 @HOOKS.register_module()
@@ -45,7 +47,7 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         """Open the folder, for a new run or for the one that is resumed."""
-        if is_main_process():
+        if is_main_process() and not hasattr(runner, 'lock_work_dir'):  # not an RLARunner
             self._lock = lock(Path(runner.work_dir))
         resumed_from = getattr(runner, 'resumed_from', None)
         if resumed_from is not None and is_main_process():
@@ -55,6 +57,7 @@ class SafeCheckpointHook(CheckpointHook):
         super().before_train(runner)
         if resumed_from is not None:
             self._stay_in_folder(runner)
+            self._remove_outdated_best(runner)
         if is_main_process():
             self.run = claim(Path(runner.work_dir), getattr(runner, 'resumed_run', None))
 
@@ -81,6 +84,13 @@ class SafeCheckpointHook(CheckpointHook):
                     self.best_ckpt_path = path
                 else:
                     self.best_ckpt_path_dict[name.removeprefix('best_ckpt_')] = path
+
+    def _remove_outdated_best(self, runner) -> None:
+        """Remove what the interrupted run had no time to remove."""
+        best = {osp.basename(path) for path in self._best_paths().values() if path}
+        for name in runner.message_hub.runtime_info.pop(OUTDATED_BEST, ()):
+            if name not in best:
+                self._remove(self._path(name))
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         """Save by iterations, as soon as no gradients are accumulated."""
@@ -162,9 +172,13 @@ class SafeCheckpointHook(CheckpointHook):
         if not self.save_best:
             return
         WRITER.wait()
-        before = self._take_best_paths()
+        before = self._best_paths()
+        self._put_best_paths(dict.fromkeys(before))
+        # the call saves this in the checkpoint that lists the new best one
+        runner.message_hub.update_info(
+            OUTDATED_BEST, [osp.basename(path) for path in before.values() if path])
         super()._save_best_checkpoint(runner, metrics)
-        after = self._take_best_paths()
+        after = self._best_paths()
         self._put_best_paths({key: after.get(key) or path for key, path in before.items()} |
                              {key: path for key, path in after.items() if path})
         for key, path in before.items():
@@ -173,15 +187,11 @@ class SafeCheckpointHook(CheckpointHook):
                 if is_main_process():
                     runner.logger.info(f'The previous best checkpoint {path} is removed')
 
-    def _take_best_paths(self) -> Dict[str, Optional[str]]:
-        """Return the best checkpoints by metric, and forget them."""
+    def _best_paths(self) -> Dict[str, Optional[str]]:
+        """The best checkpoints by metric."""
         if hasattr(self, 'best_ckpt_path_dict'):
-            paths = dict(self.best_ckpt_path_dict)
-            self.best_ckpt_path_dict = dict.fromkeys(paths)
-        else:
-            paths = {'': self.best_ckpt_path}
-            self.best_ckpt_path = None
-        return paths
+            return dict(self.best_ckpt_path_dict)
+        return {'': getattr(self, 'best_ckpt_path', None)}
 
     def _put_best_paths(self, paths: Dict[str, Optional[str]]) -> None:
         if hasattr(self, 'best_ckpt_path_dict'):
