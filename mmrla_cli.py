@@ -95,9 +95,10 @@ def run_torchrun(arguments: List[str]) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, pass_on)
         code = process.wait()
-        if code and error.is_file():
+        has_failed = error.is_file()
+        if code and has_failed:
             print(error.read_text().strip(), file=sys.stderr)
-    if code and passed_on:
+    if code and passed_on and not has_failed:
         code = -passed_on[0]
     sys.exit(code if code >= 0 else 128 - code)
 

@@ -254,9 +254,9 @@ class RLARunner(Runner):
         mmengine wraps the model in DDP before it loads weights. Which parameters train
         depends on the weights, and DDP must know it: the model is wrapped again then.
         """
+        self.lock_work_dir()
         if self._has_loaded or self._is_initialized:
             return
-        self.lock_work_dir()
         self._choose_checkpoint()
         model = unwrapped(self.model)
         for module in model.modules():

@@ -45,9 +45,10 @@ def export_program(detector: nn.Module) -> torch.export.ExportedProgram:
 def export_network(network: nn.Module) -> torch.export.ExportedProgram:
     """Trace a backbone for any number and size of images, (B, 3, H, W)."""
     dynamic = torch.export.Dim.DYNAMIC
+    network.eval()  # mmdet's ResNet returns nothing
     with torch.no_grad():
         return torch.export.export(
-            network.eval(), (torch.zeros(EXAMPLE),), strict=False,
+            network, (torch.zeros(EXAMPLE),), strict=False,
             dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic},))
 
 

@@ -22,6 +22,7 @@ from mmrla.models.layers.checks import (
     check_sequence,
 )
 from mmrla.models.lean.conv_norm import Feature, Term, apply_layers
+from mmrla.models.lean.cpu import in_layout_of
 from mmrla.models.lean.forms import PlainForms, choose_forms
 from mmrla.models.rla import BlockFeatures, RLAConfig, RLAStage, reader_like
 
@@ -630,17 +631,23 @@ class RLAResNet(DetectionBackbone):
             tuple[Tensor]: The outputs of the stages in ``out_indices``; with
             ``out_hidden`` also the last hidden state, (N, k, H', W').
         """
-        images, forms = x, choose_forms(self.forms, x)
+        images = x
         x = self.forward_stem(images)
         if not self.takes_any_layout:
-            x = forms.in_layout_of(images, x)
+            x = self._in_layout_of(images, x)
         state = None
         outs = []
         for i, name in enumerate(self.res_layers):
             x, state = self._run_stage(i, getattr(self, name), x, state)
             if i in self.out_indices:
-                outs.append(forms.in_layout_of(images, x))
-        return (*outs, state[0]) if self.out_hidden else tuple(outs)
+                outs.append(self._in_layout_of(images, x))
+        if self.out_hidden:
+            outs.append(self._in_layout_of(images, state[0]))
+        return tuple(outs)
+
+    def _in_layout_of(self, images: Tensor, x: Tensor) -> Tensor:
+        """x in the layout of the images, which only the other forms change."""
+        return x if self.forms == 'plain' else in_layout_of(images, x)
 
 
 @MODELS.register_module()

@@ -27,9 +27,9 @@ def may_save_memory(x: Tensor) -> bool:
     """Whether memory-saving forms may be used for a block with the input ``x``.
 
     They need operators that run one by one as they are called. A graph that
-    torch.compile or torch.export traces decides by itself what to save.
+    torch.compile, torch.export or torch.jit.trace traces decides by itself what to save.
     """
-    return (not _plain_only and not torch.compiler.is_compiling()
+    return (not _plain_only and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
             and x.device.type in ('cpu', 'cuda'))
 
 

@@ -15,13 +15,18 @@ def is_inference_on_cpu(x: Tensor) -> bool:
             and not torch.is_grad_enabled() and not torch.is_autocast_enabled('cpu'))
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Whether a tensor is in channels_last, and not in the default layout as well."""
+    return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
 def in_layout_of(images: Tensor, x: Tensor) -> Tensor:
-    """x in the default layout if the images are, else x; of shape (N, C, H, W).
+    """x in the default layout unless the images are in channels_last, of shape (N, C, H, W).
 
     mmcv's operators, such as RoIAlign, read any other layout as if it were the default one.
     torch transposes matrices by blocks, which is up to four times as fast as its general copy.
     """
-    if not images.is_contiguous() or x.is_contiguous():
+    if x.is_contiguous() or is_channels_last(images):
         return x
     if not is_inference_on_cpu(x):
         return x.contiguous()
@@ -34,6 +39,7 @@ def in_layout_of(images: Tensor, x: Tensor) -> Tensor:
 def is_one_operator(conv: nn.Module, r: Tensor, shortcut: Tensor, relu: nn.Module) -> bool:
     """Whether :func:`conv_add_relu` computes ``relu(conv(r) + shortcut)``, and is faster."""
     return (is_inference_on_cpu(r) and torch.backends.mkldnn.is_available()
+            and torch.backends.mkldnn.enabled and not isinstance(conv.padding, str)
             and r.is_contiguous(memory_format=torch.channels_last)
             and shortcut.is_contiguous(memory_format=torch.channels_last)
             and is_plain_conv(conv) and type(relu) is nn.ReLU and not has_hooks(relu))

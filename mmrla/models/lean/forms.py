@@ -26,7 +26,6 @@ from .conv_norm import (
     read,
     sequence,
 )
-from .cpu import in_layout_of
 from .pooling import in_pooling_layout, max_pool, relu_max_pool
 
 
@@ -72,10 +71,6 @@ class PlainForms:
         """``layers(x)`` of a stem in eval mode that ends in max pooling."""
         return layers(x)
 
-    def in_layout_of(self, images: Tensor, x: Tensor) -> Tensor:
-        """x in the layout of the images; :meth:`in_pooling_layout` may have changed it."""
-        return x
-
     def max_pool(self, pool: nn.Module, x: Tensor) -> Tensor:
         """``pool(x)``."""
         return pool(x)
@@ -97,7 +92,6 @@ class MemorySavingForms(PlainForms):
     conv_norm = staticmethod(conv_norm)
     sequence = staticmethod(sequence)
     in_pooling_layout = staticmethod(in_pooling_layout)
-    in_layout_of = staticmethod(in_layout_of)
     max_pool = staticmethod(max_pool)
     relu_max_pool = staticmethod(relu_max_pool)
 

@@ -69,7 +69,7 @@ def fuse(model: nn.Module) -> nn.Module:
         if _is_folded(block):
             block.forms = 'fused'
     for backbone in backbones:
-        if backbone.takes_any_layout and _is_on_cpu(backbone):
+        if backbone.takes_any_layout and backbone.forms != 'plain' and _is_on_cpu(backbone):
             backbone.to(memory_format=torch.channels_last)  # the layout of inference there
     return model
 

@@ -213,6 +213,26 @@ def test_inference_on_a_cpu_keeps_the_layout_of_the_images(size, attention, rand
                     assert (out - other).abs().max() <= 1e-4 * other.abs().max()
 
 
+@pytest.mark.parametrize('memory_saving', [True, False])
+def test_a_fused_network_keeps_the_layout_in_the_plain_forms(memory_saving):
+    net = fuse(RLAResNet(18, base_channels=8, memory_saving=memory_saving, out_hidden=True))
+    images = torch.randn(2, 3, 66, 98)
+    with torch.no_grad():
+        with plain_path():
+            outs = net(images)
+        outs += net(images[:, :, 1:, 1:])
+    assert all(out.is_contiguous() for out in outs), "mmcv's operators would read wrong values"
+
+
+def test_a_traced_network_takes_another_number_of_images():
+    net = RLAResNet(18, base_channels=8).eval()
+    with torch.no_grad():
+        traced = torch.jit.trace(net, torch.randn(1, 3, 64, 64))
+        images = torch.randn(3, 3, 64, 64)
+        for out, other in zip(traced(images), net(images), strict=True):
+            assert (out - other).abs().max() <= 1e-4 * other.abs().max()
+
+
 def test_multiply_adds_of_a_fused_network_count_each_convolution_once():
     net = fuse(ResNet(50))
     ours = fuse(RLAResNet(50, rla=None, memory_saving=True))
