@@ -34,7 +34,6 @@ PRIVATE = {
     '_accumulative_counts': OptimWrapper,
     '_backward_hooks': torch.nn.Module,
     '_backward_pre_hooks': torch.nn.Module,
-    '_convolution_pointwise': torch.ops.mkldnn,
     '_build_params_for_reducer': DistributedDataParallel,
     '_current_graph_task_id': torch._C,
     '_decide_current_val_interval': EpochBasedTrainLoop,

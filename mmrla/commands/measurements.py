@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import conv_flop_count, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 
 class MultiplyAdds(TorchDispatchMode):
@@ -29,9 +29,7 @@ class MultiplyAdds(TorchDispatchMode):
         """Run an operator and add its multiply-adds."""
         out = func(*args, **(kwargs or {}))
         count = flop_registry.get(func.overloadpacket)
-        if func is torch.ops.mkldnn._convolution_pointwise.binary:  # x, addend, weight, ...
-            self.total += conv_flop_count(args[0].shape, args[2].shape, out.shape) // 2
-        elif count is not None:
+        if count is not None:
             self.total += count(*args, **(kwargs or {}), out_val=out) // 2
         return out
 

@@ -33,7 +33,6 @@ from mmrla.models.layers.attention import ChannelGate
 from .batch_norm import has_fast_statistics, norm_with_statistics, per_channel
 from .conditions import has_hooks, is_affine, is_learning_alone, is_plain_conv, owned
 from .conditions import plain_path as plain_path  # callers import it from this module
-from .cpu import conv_add_relu, is_one_operator
 from .folding import fold, running_statistics, scale_and_offset
 from .gated import gated_norm, is_pointwise, means_after, pointwise, scale_channels
 
@@ -213,8 +212,6 @@ class FusedConv(NamedTuple):
 
     def plus_relu(self, shortcut: Tensor, relu: nn.Module) -> Tensor:
         """``relu(y + shortcut)``, of shape (N, C, H, W)."""
-        if is_one_operator(self.conv, self.source, shortcut, relu):
-            return conv_add_relu(self.conv, self.source, shortcut)
         return relu(owned(self.conv, self.conv(self.source)).add_(shortcut))
 
     def convolved(self, conv: nn.Module) -> Tensor:

@@ -1,12 +1,12 @@
-"""What makes inference fast on a CPU: the layout of the feature maps, and larger operators.
+"""The layout of the feature maps in inference on a CPU.
 
-oneDNN computes 1x1 convolutions of large maps several times as fast in channels_last as in the
-default layout, and adds the shortcut and applies ReLU before it writes the output.
+oneDNN computes 1x1 convolutions of large maps faster in channels_last than in the default
+layout.
 """
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .conditions import has_hooks, is_plain_conv, may_save_memory
+from .conditions import may_save_memory
 
 
 def is_inference_on_cpu(x: Tensor) -> bool:
@@ -34,28 +34,3 @@ def in_layout_of(images: Tensor, x: Tensor) -> Tensor:
     for image, pixels in zip(out.flatten(2), x.permute(0, 2, 3, 1).flatten(1, 2), strict=True):
         image.copy_(pixels.T)
     return out
-
-
-def is_one_operator(conv: nn.Module, r: Tensor, shortcut: Tensor, relu: nn.Module) -> bool:
-    """Whether :func:`conv_add_relu` computes ``relu(conv(r) + shortcut)``, and is faster."""
-    return (is_inference_on_cpu(r) and torch.backends.mkldnn.is_available()
-            and torch.backends.mkldnn.enabled and not isinstance(conv.padding, str)
-            and r.is_contiguous(memory_format=torch.channels_last)
-            and shortcut.is_contiguous(memory_format=torch.channels_last)
-            and is_plain_conv(conv) and type(relu) is nn.ReLU and not has_hooks(relu))
-
-
-def conv_add_relu(conv: nn.Conv2d, r: Tensor, shortcut: Tensor) -> Tensor:
-    """``relu(conv(r) + shortcut)`` as one operator of oneDNN.
-
-    Args:
-        conv: A convolution from w to C channels.
-        r: Shape (N, w, H, W).
-        shortcut: Shape (N, C, H', W').
-
-    Returns:
-        Tensor: Shape (N, C, H', W'), in channels_last.
-    """
-    return torch.ops.mkldnn._convolution_pointwise(
-        r, shortcut, conv.weight, conv.bias, conv.padding, conv.stride, conv.dilation,
-        conv.groups, 'add', 1.0, 'relu', [], None)

@@ -12,8 +12,7 @@
   ``W (C r + b) = (W C) r + W b``.
 - A channel gate (SE, ECA) multiplies the weights of the convolution before it instead of
   the convolution's output (:mod:`~mmrla.models.lean.gated`).
-- On a CPU the weights are in channels_last, and the last convolution of a block, the sum
-  with the shortcut and ReLU are one operator (:mod:`~mmrla.models.lean.cpu`).
+- On a CPU the weights are in channels_last (:mod:`~mmrla.models.lean.cpu`).
 
 The other layers stay as they are: norms other than batch norm, convolutions that
 compute their weights (deformable, standardised), other attention. The variants that read
