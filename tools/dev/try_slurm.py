@@ -208,7 +208,7 @@ class Trial:
 
 
 def job_state(job: str) -> Dict[str, str]:
-    """What Slurm says of a job."""
+    """The fields that ``scontrol show job`` prints for a job."""
     text = subprocess.run(['scontrol', '--oneliner', 'show', 'job', job], text=True, check=True,
                           stdout=subprocess.PIPE).stdout
     return dict(word.split('=', 1) for word in text.split() if '=' in word)

@@ -157,7 +157,7 @@ class ResidualBlock(RLABlock):
         forms = choose_forms(self.forms, x)
         y = self.residual(forms, x, term)
         shortcut = x if self.downsample is None else forms.sequence(self.downsample, x)
-        return BlockFeatures(y, shortcut, forms.add_relu(y, shortcut, self.relu))
+        return BlockFeatures(y, shortcut, self.relu(forms.add(y, shortcut)))
 
     def joint(self) -> Tuple[nn.Module, nn.Module]:
         """conv1(Concat(x, h)) = W_x x + W_h h; conv1 is W_x."""
@@ -646,7 +646,7 @@ class RLAResNet(DetectionBackbone):
         return tuple(outs)
 
     def _in_layout_of(self, images: Tensor, x: Tensor) -> Tensor:
-        """x in the layout of the images, which only the other forms change."""
+        """x in the layout of the images, which only the memory-saving forms change."""
         return x if self.forms == 'plain' else in_layout_of(images, x)
 
 

@@ -168,9 +168,9 @@ class NormedConv:
     matrix: Optional[Tensor] = None
     factors: Optional[Tensor] = None
 
-    def plus_relu(self, shortcut: Tensor, relu: nn.Module) -> Tensor:
-        """``relu(y + shortcut)``, of shape (N, C, H, W). The addition is in place."""
-        return relu(self.value.add_(shortcut))
+    def plus(self, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``, in place."""
+        return self.value.add_(shortcut)
 
     def convolved(self, conv: nn.Module) -> Tensor:
         """``conv(y)``, of shape (N, k, H, W)."""
@@ -204,15 +204,15 @@ class FusedConv(NamedTuple):
     """``y = C r`` of a fused block, whose stage has ``W C`` instead of ``W``.
 
     Attributes:
-        conv: C.
+        value: y, of shape (N, C, H, W). The block may modify it in place.
         source: r, of shape (N, w, H, W).
     """
-    conv: nn.Module
+    value: Tensor
     source: Tensor
 
-    def plus_relu(self, shortcut: Tensor, relu: nn.Module) -> Tensor:
-        """``relu(y + shortcut)``, of shape (N, C, H, W)."""
-        return relu(owned(self.conv, self.conv(self.source)).add_(shortcut))
+    def plus(self, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``, in place."""
+        return self.value.add_(shortcut)
 
     def convolved(self, conv: nn.Module) -> Tensor:
         """``(W C) r``, of shape (N, k, H, W)."""
@@ -307,7 +307,7 @@ def last_fused_conv(conv: nn.Module, r: Tensor, gate: Optional[ChannelGate] = No
     A graph that is traced must not depend on the size of r, so it gets the layers.
     """
     if gate is None:
-        return FusedConv(conv, r)
+        return FusedConv(owned(conv, conv(r)), r)
     if torch.compiler.is_compiling() or not _composing_pays(conv, r, gate):
         return gate(conv(r))
     return folded_conv(r, conv.weight, conv.bias, gate)

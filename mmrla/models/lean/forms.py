@@ -60,12 +60,9 @@ class PlainForms:
         """Layers one after another."""
         return layers(x)
 
-    def add_relu(self, y: Feature, shortcut: Tensor, relu: nn.Module) -> Tensor:
-        """``relu(y + shortcut)``, the output of a block, of shape (N, C, H', W').
-
-        Not in place: the hidden path may need y.
-        """
-        return relu(y + shortcut)
+    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``. Not in place: the hidden path may need y."""
+        return y + shortcut
 
     def in_pooling_layout(self, layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """``layers(x)`` of a stem in eval mode that ends in max pooling."""
@@ -102,9 +99,9 @@ class MemorySavingForms(PlainForms):
             return last_conv_norm(conv, norm, r, *tail)
         return apply_layers(tail, conv_norm(conv, norm, r))
 
-    def add_relu(self, y: Feature, shortcut: Tensor, relu: nn.Module) -> Tensor:
-        """``relu(y + shortcut)``, in place where the hidden path does not need y itself."""
-        return relu(y + shortcut) if isinstance(y, Tensor) else y.plus_relu(shortcut, relu)
+    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``, in place where the hidden path does not need y itself."""
+        return y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
 
 
 class FusedForms(PlainForms):
@@ -120,7 +117,9 @@ class FusedForms(PlainForms):
         """``conv(r)``, and the gate after it if there is one; a fused block has no other tail."""
         return last_fused_conv(conv, r, *tail)
 
-    add_relu = MemorySavingForms.add_relu
+    def add(self, y: Feature, shortcut: Tensor) -> Tensor:
+        """``y + shortcut``, in place where the hidden path does not need y itself."""
+        return y + shortcut if isinstance(y, Tensor) else y.plus(shortcut)
 
 
 FORMS = dict(plain=PlainForms(), memory_saving=MemorySavingForms(), fused=FusedForms())
