@@ -12,7 +12,6 @@ import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS
-from mmengine.runner import runner as mmengine_runner_module
 
 from mmrla.commands import convert_weights
 from mmrla.datasets import make_shapes
@@ -32,21 +31,7 @@ EPOCH = 4  # steps: 8 images, 2 a step
 STAGES = dict(num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(0, 1))
 
 
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-    # shapes without empty images, so that an epoch has as many steps as it looks
-    return make_shapes(tmp_path_factory.mktemp('data') / 'shapes', train=8, val=2)
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _fast_children():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Config, 'pretty_text', Config.pretty_text)  # put back afterwards
-        patch.setattr(mmengine_runner_module, 'collect_env', None)
-        threads = torch.get_num_threads()
-        chaos.prepare()
-        yield
-        torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures('fast_children')
 
 
 def run(data, work_dir, act=lambda step: None, world=1, **options):

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import HOOKS, OPTIM_WRAPPERS
-from mmengine.runner import runner as mmengine_runner_module
 
 from mmrla.commands import train
-from mmrla.datasets import make_shapes
 from mmrla.weights import writing
 from support import load_tool
 
@@ -23,20 +20,7 @@ chaos = load_tool('dev/chaos')
 EPOCH = 2  # steps of two processes: 8 images, 2 a step and process
 
 
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-    return make_shapes(tmp_path_factory.mktemp('data') / 'shapes', train=8, val=2)
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _fast_children():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Config, 'pretty_text', Config.pretty_text)  # put back afterwards
-        patch.setattr(mmengine_runner_module, 'collect_env', None)
-        threads = torch.get_num_threads()
-        chaos.prepare()
-        yield
-        torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures('fast_children')
 
 
 def run(data, work_dir, act=lambda step: None, by_rank=({}, {}), **options):
