@@ -70,6 +70,16 @@ def test_the_stacks_have_folders_of_their_own(part):
         assert ignored.stdout.split() == folders
 
 
+def test_a_stack_is_not_installed_over_the_other(environment, stack):
+    """With --venv, both stacks may be given the same folder."""
+    other = next(item for item in environment.STACKS.values() if item != stack)
+    venv = environment.Venv(Path(sys.prefix), other)
+    assert environment.stamp_value(stack) != environment.stamp_value(other)
+    with pytest.raises(SystemExit, match=f'has {stack.mmcv}, .* --venv FOLDER'):
+        environment.check_other_stacks(venv)
+    environment.check_other_stacks(environment.Venv(Path(sys.prefix), stack))
+
+
 def test_an_unmet_requirement_is_named(part, tmp_path):
     unmet, file = part('venv').unmet, tmp_path / 'runtime.txt'
     file.write_text('# a comment\nno-such-package>=1.0\n')

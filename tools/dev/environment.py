@@ -26,7 +26,7 @@ from pathlib import Path
 
 from envsetup.console import Step, say, stop
 from envsetup.mmcv_build import build_mmcv, compiler
-from envsetup.stacks import REPO, REQUIREMENTS, STACKS
+from envsetup.stacks import REPO, REQUIREMENTS, STACKS, Stack
 from envsetup.venv import Venv, unmet
 
 
@@ -38,9 +38,9 @@ def active_python(venv: Venv) -> Path | None:
     return Path(prefix) / 'bin' / 'python'
 
 
-def stamp_value() -> str:
-    """Return a digest of the files that determine the environment."""
-    digest = hashlib.sha256(str(REPO).encode())  # path of the editable install
+def stamp_value(stack: Stack) -> str:
+    """Return a digest of what determines the environment: the stack and the requirements."""
+    digest = hashlib.sha256(f'{REPO} {stack.name}'.encode())  # the path of the editable install
     for path in (*sorted(REQUIREMENTS.glob('*.txt')), REPO / 'setup.py'):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -65,9 +65,19 @@ def check_tools() -> None:
              'install python3-venv.')
 
 
+def check_other_stacks(venv: Venv) -> None:
+    """Stop if the folder has the packages of another stack, which share their file names."""
+    for other in STACKS.values():
+        if other != venv.stack and venv.has(other.mmcv):
+            stop(f'{venv.name} has {other.mmcv}, and {venv.stack.name} would overwrite its files. '
+                 'Choose another folder with --venv FOLDER (make: VENV=FOLDER), or remove '
+                 f'{venv.name}.')
+
+
 def install(venv: Venv) -> None:
     """Create or complete an environment."""
     check_tools()
+    check_other_stacks(venv)
     stack, pins = venv.stack, venv.stack.pins()
     start = time.time()
     if not venv.python.exists() or not (venv.folder / 'bin/pip').exists():
@@ -93,7 +103,7 @@ def install(venv: Venv) -> None:
     reason = venv.unmet()
     if reason:
         stop(f'{venv.name} is not complete: {reason}. See {venv.log}.')
-    venv.stamp.write_text(stamp_value())
+    venv.stamp.write_text(stamp_value(stack))
     say(f'ready after {time.time() - start:.0f} s: {venv.name}/bin/python')
 
 
@@ -113,7 +123,7 @@ def environment_python(venv: Venv, development: bool, accepted: list) -> tuple:
             if not reasons[-1]:
                 return active, ''
         say(f'the active environment is not used: {reasons[0]}')
-    if not venv.stamp.exists() or venv.stamp.read_text() != stamp_value():
+    if not venv.stamp.exists() or venv.stamp.read_text() != stamp_value(venv.stack):
         return venv.python, f'{venv.name} does not exist, or the requirements have changed'
     return venv.python, venv.unmet()
 

@@ -90,6 +90,11 @@ class Venv:
         """Create an empty environment."""
         subprocess.run([sys.executable, '-m', 'venv', '--clear', self.folder], check=True)
 
+    def has(self, distribution: str) -> bool:
+        """Return whether a distribution is installed."""
+        pattern = f'lib/python*/site-packages/{distribution.replace("-", "_")}-*.dist-info'
+        return any(self.folder.glob(pattern))
+
     def unmet(self) -> str:
         """Return the first unmet requirement, or an empty string."""
         return unmet(self.python, self.stack.requirement_files())
