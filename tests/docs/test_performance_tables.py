@@ -3,9 +3,10 @@ import json
 
 import pytest
 
-from support import REPO
+from support import REPO, load_tool
 
 FILES = sorted((REPO / 'docs/performance').glob('*.json'))
+GROWTH = REPO / 'docs/performance/growth/results.json'
 
 
 def ratios_of(model):
@@ -26,3 +27,12 @@ def test_the_page_has_the_measured_ratios(path):
             continue  # a baseline
         missing = [ratio for ratio in ratios_of(model) if ratio not in page]
         assert not missing, f'{path.name}, {model["name"]}: the page has other ratios'
+
+
+def test_the_page_has_the_table_of_growth():
+    page = (REPO / 'docs/performance.md').read_text()
+    rows = json.loads(GROWTH.read_text())['rows']
+    tool = load_tool('dev/measure_growth')
+    assert len(rows) == len(list(tool.settings()))
+    assert tool.table(rows) in page
+    assert 'performance/growth/growth.png' in page and (GROWTH.parent / 'growth.png').exists()

@@ -115,7 +115,7 @@ def table(rows: List[Dict[str, Any]]) -> str:
 
 def draw(rows: List[Dict[str, Any]], path: Path) -> None:
     """Plot the ratios, a panel for each setting."""
-    figure, axes = plt.subplots(1, len(VALUES), figsize=(14, 3.6), sharey=True,
+    figure, axes = plt.subplots(1, len(VALUES), figsize=(14, 4), sharey=True,
                                 layout='constrained')
     for axis, name in zip(axes, VALUES, strict=True):
         found = rows_of(rows, name)
@@ -129,7 +129,7 @@ def draw(rows: List[Dict[str, Any]], path: Path) -> None:
         axis.set_xticks(places, [str(row[name]) for row in found])
         axis.set_xlabel(LABELS[name])
     axes[0].set_ylabel("ratio to mmdet's ResNet")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc='outside upper center', ncols=3)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
