@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 OK, NOTE, PROBLEM = 'ok', 'note', 'problem'
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 # Package, the version that mmrla is tested with, and what it accepts.
 PACKAGES = (('torch', '2.13.0', '>=2.6'), ('torchvision', '0.28.0', ''),
             ('numpy', '2.4.6', ''), ('pycocotools', '2.0.11', '>=2.0.7'))
