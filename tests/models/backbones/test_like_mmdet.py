@@ -10,6 +10,7 @@ import torch
 from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
 from mmdet.models.backbones import resnet as their_resnet
 from mmdet.models.backbones import resnext as their_resnext
+from mmdet.models.layers import ResLayer
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -24,6 +25,10 @@ PLUGINS = [
     dict(cfg=ATTENTION, stages=(False, True, True, True), position='after_conv2'),
     dict(cfg=dict(type='NonLocal2d'), position='after_conv2'),
     dict(cfg=CONTEXT, stages=(False, True, True, False), position='after_conv3')]
+POSTFIXES = [
+    dict(cfg=ATTENTION, position='after_conv2'),
+    *(dict(cfg=dict(CONTEXT, postfix=postfix), position=position) for postfix, position in (
+        (1, 'after_conv2'), (2, 'after_conv3'), (3, 'after_conv3')))]
 DCN = dict(type='DCN', deform_groups=1, fallback_on_stride=False)
 PAIRS = {
     'ResNet': (RLAResNet, theirs.ResNet), 'ResNetV1d': (RLAResNetV1d, theirs.ResNetV1d),
@@ -48,6 +53,11 @@ NETWORKS = {
     'wide MobileNetV2': ('MobileNetV2', dict(
         widen_factor=2.0, out_indices=range(8), act_cfg=dict(type='ReLU'), norm_eval=True)),
 }
+# With a hidden path ours builds no layer after its last output, so that an attribute differs.
+SHORTER = {
+    'short MobileNetV2': ('MobileNetV2', dict(
+        widen_factor=0.5, out_indices=(0, 2, 4), with_cp=True,
+        norm_cfg=dict(type='GN', num_groups=2)))}
 # Attributes of mmdet's that say nothing about the network: it sets them for its own use.
 INTERNAL = {'block', 'training', 'init_cfg'}
 
@@ -106,7 +116,9 @@ def test_it_has_mmdets_attributes_with_their_values(case, rla):
     ('basic', dict(stride=2, dilation=1)),
     ('bottleneck', dict(stride=2, style='caffe', with_cp=True)),
     ('bottleneck', dict(dilation=2, plugins=[dict(cfg=CONTEXT, position='after_conv3')])),
+    ('bottleneck', dict(plugins=POSTFIXES)),
     ('bottleneck', dict(dcn=DCN)),
+    ('grouped', dict(groups=32, base_width=4, plugins=PLUGINS[:1])),
     ('grouped', dict(groups=4, base_width=4, base_channels=16)),
     ('grouped', dict(groups=4, base_width=8, base_channels=16, plugins=[
         dict(cfg=dict(type='NonLocal2d'), position='after_conv1')]))])
@@ -128,6 +140,36 @@ def test_a_block_alone_is_mmdets_block(name, arguments):
     out = ours(x)
     assert type(out) is torch.Tensor
     assert torch.equal(out, expected(x)), 'a seed gives other values'
+
+
+@pytest.mark.parametrize('name, planes, arguments', [
+    ('bottleneck', 4, {}), ('bottleneck', 8, {}), ('bottleneck', 8, dict(stride=2)),
+    ('bottleneck', 8, dict(stride=2, avg_down=True, with_cp=True)),
+    ('basic', 16, dict(stride=2, downsample_first=False)),
+    ('grouped', 8, dict(stride=2, groups=4, base_channels=8))])
+def test_mmdets_res_layer_takes_our_blocks(name, planes, arguments):
+    built = []
+    for cls in BLOCKS[name]:
+        torch.manual_seed(0)
+        built.append(ResLayer(cls, 16, planes, 3, **arguments))
+    ours, expected = built
+    assert [type(block) for block in ours] == [BLOCKS[name][0]] * 3
+    assert list(ours.state_dict()) == list(expected.state_dict())
+    x = torch.randn(2, 16, 14, 14)
+    assert torch.equal(ours(x), expected(x))
+
+
+@pytest.mark.parametrize('case', [*NETWORKS, *SHORTER])
+def test_with_a_hidden_path_the_outputs_have_mmdets_shapes(case):
+    name, arguments = {**NETWORKS, **SHORTER}[case]
+    ours, expected = PAIRS[name]
+    # mmcv's deformable convolution has no kernel for the meta device.
+    with torch.device('cpu' if 'dcn' in arguments else 'meta'):
+        net, plain = ours(rla=dict(channels=8), **arguments), expected(**arguments)
+        net.train(), plain.train()
+        image = torch.randn(1, arguments.get('in_channels', 3), 64, 96)
+        shapes = [[out.shape for out in network(image)] for network in (net, plain)]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize('style, strides', [('pytorch', [(1, 1), (2, 2)]),
@@ -172,7 +214,8 @@ def test_a_block_recomputes_with_cp(build, arguments):
 
 @pytest.mark.parametrize('rla', [None, dict(channels=4)])
 @pytest.mark.parametrize('build', [
-    lambda **kw: RLAResNet(18, base_channels=8, **kw), lambda **kw: RLAMobileNetV2(0.25, **kw)])
+    lambda **kw: RLAResNet(18, base_channels=8, **kw),
+    lambda **kw: RLAResNeXt(**NARROW, groups=2, **kw), lambda **kw: RLAMobileNetV2(0.25, **kw)])
 def test_every_block_knows_with_cp(build, rla):
     assert all(block.with_cp for block in blocks_of(build(with_cp=True, rla=rla)))
     assert not any(block.with_cp for block in blocks_of(build(rla=rla)))
@@ -187,6 +230,8 @@ def test_every_block_knows_with_cp(build, rla):
     (resnet.Bottleneck, dict(plugins=[dict(cfg=CONTEXT, position='after_conv3')] * 2),
      ("'context_block'", 'postfix')),
     (resnet.Bottleneck, dict(dcn=DCN, conv_cfg=dict(type='Conv')), ('conv_cfg=', 'dcn=')),
+    (resnext.Bottleneck, dict(dcn=DCN, conv_cfg=dict(type='Conv'), groups=32),
+     ('conv_cfg=', 'dcn=')),
     (resnext.Bottleneck, dict(style='tensorflow', groups=32), ("style='tensorflow'",))])
 def test_a_wrong_argument_of_a_block_is_named(block, arguments, parts):
     with pytest.raises(ValueError) as error:
@@ -259,6 +304,7 @@ def test_zero_init_residual(depth, norm, rla):
 @pytest.mark.parametrize('rla', [None, dict(channels=8)])
 @pytest.mark.parametrize('build', [
     lambda **kw: RLAResNet(**NARROW, **kw), lambda **kw: RLAResNeXt(**NARROW, groups=2, **kw),
+    lambda **kw: RLAResNet(**NARROW, pretrained='torchvision://resnet50', **kw),
     lambda **kw: RLAMobileNetV2(0.25, **kw)])
 def test_norm_eval_sets_the_mode_of_every_norm(build, rla):
     for norm_eval in (True, False):
@@ -349,6 +395,11 @@ def test_a_wrong_argument_is_named(arguments, parts):
         RLAResNet(50, **arguments)
     for part in parts:
         assert part in str(error.value)
+
+
+def test_a_resnext_needs_bottlenecks():
+    with pytest.raises(ValueError, match='depth=18 .*: 50, 101, 152'):
+        RLAResNeXt(depth=18)
 
 
 @pytest.mark.parametrize('arguments, part', [
