@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrla import distributions
-from support import REPO, load_tool
+from support import ONEDL, REPO, load_tool
 
 
 @pytest.fixture
@@ -28,8 +27,7 @@ def environment(part):
 @pytest.fixture
 def stack(part):
     """The stack that is installed here."""
-    is_onedl = distributions.installed('onedl-mmengine') is not None
-    return part('stacks').STACKS['onedl' if is_onedl else 'openmmlab']
+    return part('stacks').STACKS['onedl' if ONEDL else 'openmmlab']
 
 
 def test_the_operators_of_mmcv_are_compiled():

@@ -1,5 +1,6 @@
 """Running the scripts of the repository."""
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,17 @@ def run_command(script: str, *arguments, **kwargs) -> subprocess.CompletedProces
     """Run a script in the repository and capture both output streams.
 
     Args:
-        script: Path in the repository. A ``.py`` file runs with this interpreter.
+        script: Path in the repository. A ``.py`` file runs with this interpreter, a shell
+            script in this environment.
         *arguments: Its arguments.
         **kwargs: Arguments of ``subprocess.run``.
     """
     command = [sys.executable, script] if script.endswith('.py') else [script]
+    environment = dict(kwargs.pop('env', os.environ))
+    if sys.prefix != sys.base_prefix:
+        environment['VIRTUAL_ENV'] = sys.prefix
     return subprocess.run([*command, *map(str, arguments)], cwd=REPO, text=True,
-                          capture_output=True, timeout=600, **kwargs)
+                          capture_output=True, timeout=600, env=environment, **kwargs)
 
 
 def call(script: str, *arguments, **kwargs) -> str:

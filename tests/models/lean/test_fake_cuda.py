@@ -56,8 +56,9 @@ def fake_outputs(net: nn.Module, layout: torch.memory_format) -> List[Tensor]:
         return torch.func.functional_call(net, fake, (image,), tie_weights=False)
 
 
-@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize('dtype', [None, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('dtype, layout', [
+    (None, torch.contiguous_format), (torch.float16, torch.channels_last),
+    (torch.bfloat16, torch.contiguous_format)])
 @pytest.mark.parametrize('mode', ['train', 'infer', 'fused'])
 @pytest.mark.parametrize('case', NETWORKS)
 def test_outputs_are_on_the_gpu_in_the_dtype_of_the_plain_forms(case, mode, dtype, layout):
