@@ -27,7 +27,7 @@ BASE = 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py'
 # Programs that are not ours; their arguments are not checked.
 OTHER_PROGRAMS = {'cat', 'cd', 'cp', 'curl', 'docker', 'echo', 'export', 'git', 'ls', 'mim',
                   'mkdir', 'pip', 'pre-commit', 'sbatch', 'scancel', 'source', 'squeue', 'unzip',
-                  'venv', 'wget'}
+                  'wget'}
 # Words of the shell before a command.
 KEYWORDS = {'do', 'then', 'else', '!', 'time'}
 # Folders of the repository. A path below any other folder is an output or the user's data.
@@ -285,7 +285,7 @@ def check_command(words: List[str]) -> None:
         check_subcommand(arguments)
     elif program == 'make':
         check_make(arguments)
-    elif program not in ('python', 'pytest', '.ci/run'):
+    elif program not in ('python', 'pytest', 'venv', '.ci/run'):
         raise ValueError(f'{program} is not known; if it is not ours, add it to OTHER_PROGRAMS')
 
 
