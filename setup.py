@@ -7,8 +7,10 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 REPO = Path(__file__).resolve().parent
-# The files that mim looks for in mmrla/.mim.
-MIM_FILES = ('configs', 'tools', 'model-index.yml')
+# The files that mim looks for in mmrla/.mim, beside the list of models.
+MIM_FILES = ('tools', 'model-index.yml')
+# The configs, seen from mmrla/.mim.
+CONFIGS = '../zoo/.mim/configs/configs'
 # Scripts that need the repository.
 NOT_IN_WHEEL = ('__pycache__', 'setup_env.py', 'dev')
 
@@ -27,18 +29,23 @@ def requirements(name: str) -> list:
 class BuildWithMim(build_py):
     """Add configs and tools to the package.
 
-    mim finds them in ``mmrla/.mim``, and mmengine finds configs by package name in
-    ``mmrla/zoo/.mim``. They are copied into a wheel. In an editable install ``mmrla/.mim`` gets
-    links, so that the files are never out of date; ``mmrla/zoo/.mim`` has links already.
+    mim finds the tools and the list of models in ``mmrla/.mim``, and mmengine finds configs by
+    package name in ``mmrla/zoo/.mim``. ``mim train`` refuses the name of a config that is twice
+    in the package, so the list in ``mmrla/.mim`` names those in ``mmrla/zoo/.mim``. The files are
+    copied into a wheel. In an editable install ``mmrla/.mim`` gets links, so that the tools are
+    never out of date; ``mmrla/zoo/.mim`` has links already.
     """
 
     def run(self) -> None:
         super().run()
         package = (REPO if self.editable_mode else Path(self.build_lib)) / 'mmrla'
         shutil.rmtree(package / '.mim', ignore_errors=True)
-        (package / '.mim').mkdir(parents=True)
+        (package / '.mim/configs').mkdir(parents=True)
         for name in MIM_FILES:
             self.place(REPO / name, package / '.mim' / name)
+        models = (REPO / 'configs/metafile.yml').read_text()
+        (package / '.mim/configs/metafile.yml').write_text(
+            models.replace('\n  Config: configs/', f'\n  Config: {CONFIGS}/'))
         if not self.editable_mode:
             shutil.rmtree(package / 'zoo/.mim', ignore_errors=True)
             self.place(REPO / 'mmrla/zoo/.mim', package / 'zoo/.mim')

@@ -1,5 +1,7 @@
 """The wheel."""
+import csv
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -7,10 +9,11 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from importlib.metadata import files
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mmrla import distributions
 from mmrla.datasets import make_shapes
@@ -53,12 +56,22 @@ def installed(wheel_file, tmp_path_factory):
 
 def test_the_wheel_contains_configs_tools_and_model_index(wheel):
     names = set(wheel.namelist())
-    for name in ('configs/faster_rcnn_rla_r50_fpn_1x.py', 'configs/_base_/backbones/rla_r50.py',
-                 'tools/train.py', 'tools/dist_train.sh', 'model-index.yml'):
+    for name in ('tools/train.py', 'tools/dist_train.sh', 'model-index.yml'):
         assert f'mmrla/.mim/{name}' in names
     assert 'mmrla/zoo/.mim/configs/configs/_base_/backbones/rla_r50.py' in names
     assert not [name for name in names if 'setup_env' in name or '/tools/dev/' in name]
     assert not [name for name in names if '__pycache__' in name or name.startswith('tests')]
+
+
+def test_mim_finds_each_config_of_the_wheel_once(wheel):
+    """mim train looks for a file of this name in the whole package, and refuses two."""
+    index = yaml.safe_load(wheel.read('mmrla/.mim/model-index.yml'))
+    models = yaml.safe_load(wheel.read(f'mmrla/.mim/{index["Import"][0]}'))['Models']
+    assert len(models) > 80
+    found = Counter(Path(name).name for name in wheel.namelist())
+    for model in models:
+        assert os.path.normpath(f'mmrla/.mim/{model["Config"]}') in wheel.namelist()
+        assert found[Path(model['Config']).name] == 1, model['Config']
 
 
 def test_the_wheel_declares_its_requirements(wheel):
@@ -118,6 +131,19 @@ def test_a_wheel_trains_resumes_and_tests_from_an_empty_folder(installed, tmp_pa
     assert 'Epoch(test)' in log and 'coco/bbox_mAP' in log
 
 
+def test_a_wheel_has_no_file_of_an_installed_distribution(wheel):
+    """Neither of the stack nor of what the stack needs."""
+    ours = {*wheel.namelist(), '../../../bin/mmrla'}
+    others = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata['Name']
+        if name != 'mmrla':
+            record = csv.reader((distribution.read_text('RECORD') or '').splitlines())
+            others.update({row[0]: name for row in record})
+    assert len(others) > 10_000, 'the stack was not found'
+    assert not {file: others[file] for file in ours & others.keys()}
+
+
 def digests(folder):
     return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in folder.rglob('*') if path.is_file()}
@@ -129,7 +155,7 @@ def test_a_wheel_overwrites_no_file_of_the_stack(wheel_file, tmp_path):
     packages = next(tmp_path.glob('lib/python*/site-packages'))
     for package in distributions.DISTRIBUTIONS:
         name, = distributions.found_versions(package)
-        for file in files(name):
+        for file in importlib.metadata.files(name):
             if '..' not in file.parts and file.locate().is_file():
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(file.locate(), packages / file)

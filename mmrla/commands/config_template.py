@@ -5,7 +5,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from mmrla.datasets.conversion import Dataset, Split
 
-from .paths import REPO
+from .paths import CONFIGS
 
 # Where each detector has its number of classes.
 HEADS = dict(faster_rcnn=('roi_head.bbox_head',),
@@ -71,7 +71,7 @@ def _epochs(iterations: int, images: int, batch: int, least: int) -> int:
 
 def base_path(name: str) -> str:
     """The path of a config of mmrla, in the clone or in the installed package."""
-    return str(REPO / 'configs' / name)
+    return str(CONFIGS / name)
 
 
 def config_text(dataset: Dataset, plan: Plan, out: Path) -> str:

@@ -28,7 +28,7 @@ from mmrla.paper.tables import TABLES, TIME_PERCENTAGES, Table
 from mmrla.weights.writing import write_file
 
 from .logs import silence_logs
-from .paths import REPO
+from .paths import CONFIGS
 
 Rows = List[Dict[str, Any]]
 
@@ -203,7 +203,7 @@ def summary(compared: Dict[str, Rows]) -> str:
 
 def compare_all(keys: Sequence[str], work_dir: Optional[Path] = None) -> Dict[str, Rows]:
     """Compare tables, given by key, with the counts."""
-    return {key: compare(TABLES[key], REPO / 'configs', work_dir) for key in keys}
+    return {key: compare(TABLES[key], CONFIGS, work_dir) for key in keys}
 
 
 def render(compared: Dict[str, Rows], form: str) -> str:

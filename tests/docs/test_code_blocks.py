@@ -25,8 +25,9 @@ CONFIG_NAMES = {'_base_', 'custom_imports', 'default_hooks', 'model', 'runner_ty
 # A block without _base_ is a part of a config. It is merged into this one.
 BASE = 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py'
 # Programs that are not ours; their arguments are not checked.
-OTHER_PROGRAMS = {'cat', 'cd', 'cp', 'curl', 'docker', 'echo', 'export', 'git', 'ls', 'mkdir',
-                  'pip', 'pre-commit', 'sbatch', 'scancel', 'source', 'squeue', 'unzip', 'wget'}
+OTHER_PROGRAMS = {'cat', 'cd', 'cp', 'curl', 'docker', 'echo', 'export', 'git', 'ls', 'mim',
+                  'mkdir', 'pip', 'pre-commit', 'sbatch', 'scancel', 'source', 'squeue', 'unzip',
+                  'wget'}
 # Words of the shell before a command.
 KEYWORDS = {'do', 'then', 'else', '!', 'time'}
 # Folders of the repository. A path below any other folder is an output or the user's data.
@@ -284,7 +285,7 @@ def check_command(words: List[str]) -> None:
         check_subcommand(arguments)
     elif program == 'make':
         check_make(arguments)
-    elif program not in ('python', 'pytest', '.ci/run'):
+    elif program not in ('python', 'pytest', 'venv', '.ci/run'):
         raise ValueError(f'{program} is not known; if it is not ours, add it to OTHER_PROGRAMS')
 
 
