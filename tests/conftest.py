@@ -1,9 +1,11 @@
 """Fixtures and session checks of all tests."""
 import contextlib
+import functools
 import logging
 
 import pytest
 import torch
+from mmengine.config import utils as config_utils
 from mmengine.registry import DefaultScope
 
 import mmrla  # noqa: F401
@@ -19,6 +21,19 @@ def _quiet_and_repeatable():
     """Log errors only, because mmengine logs every initial value, and set a fixed seed."""
     logging.getLogger('mmengine').setLevel(logging.ERROR)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _metafiles_are_read_once():
+    """Remember where mmdet's configs are.
+
+    For each base such as ``mmdet::faster_rcnn/...`` mmengine reads about 100 YAML files, which is
+    most of the time of reading a config.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config_utils, '_get_cfg_metainfo',
+                      functools.cache(config_utils._get_cfg_metainfo))
+        yield
 
 
 @pytest.fixture(autouse=True)
