@@ -167,3 +167,20 @@ def test_heads_on_regions_keep_their_boxes():
     check_zoo.keep_boxes(head)
     assert not head['fc_reg'][0].weight.any()
     assert head['fc_cls'].weight.any()
+
+
+@pytest.mark.parametrize('classes, threshold', [(80, 1e-4), (10000, 1e-3)])
+def test_thresholds_rise_for_many_classes(classes, threshold):
+    cfg = Config(dict(model=dict(head=dict(num_classes=classes),
+                                 test_cfg=dict(rcnn=dict(score_thr=1e-4)))))
+    check_zoo.raise_thresholds(cfg)
+    assert cfg.model.test_cfg.rcnn.score_thr == threshold
+
+
+def test_a_build_reverts_the_synchronised_norms_of_one_process():
+    pytest.importorskip('mmcv.ops', reason='it registers MMSyncBN')
+    cfg = Config(dict(model=dict(type='RLAResNet', depth=18, base_channels=8,
+                                 norm_cfg=dict(type='MMSyncBN'))))
+    kinds = {type(module).__name__ for module in check_zoo.build(cfg).modules()}
+    assert 'SyncBatchNorm' not in kinds
+    assert not check_zoo.torch.distributed.is_initialized()
