@@ -604,8 +604,8 @@ def page(results: Sequence[Dict[str, Any]], note: str = '') -> str:
              '<!-- Made by tools/dev/check_zoo.py; do not edit. -->', '',
              'One config for each family and kind of backbone of the installed packages, with '
              "`type='ResNet'` changed to `'RLAResNet'`", 'and nothing else, in a process of its '
-             f'own of at most {limits} s: it is built, trained for one step with a finite gradient for '
-             'every', 'parameter of the backbone, and predicts. Images are random, '
+             f'own of at most {limits} s: it is built, trained for one step with a finite gradient '
+             'for every', 'parameter of the backbone, and predicts. Images are random, '
              f'{BATCH} in a batch, on a CPU; the column "pixels" has their height and width. A '
              'config', 'that fails with small images is tried with larger ones. The last column '
              'says what the plain backbone does where ours fails.', '',
