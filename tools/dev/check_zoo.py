@@ -5,13 +5,14 @@
 Of each family of configs whose backbone is a ResNet or ResNeXt, one config for each kind
 of backbone is tried: ``type='ResNet'`` becomes ``'RLAResNet'``, the model is built, trained for
 one step on small random images, and used for a prediction. Weights are not downloaded, and
-paths of teachers are made absolute. Each config runs in a process of its own with a time
-limit; where ours fails, the plain backbone runs too. The exit code is 1 if a config fails
-with ours and not with the plain backbone.
+paths of teachers are made absolute; a language model is a small random one. Each config
+runs in a process of its own with a time limit. A config that is built and fails is tried with
+the next larger size of --sizes, because some detectors need more locations than small images
+give. Where ours fails with all sizes, the plain backbone runs in the same way. The exit code
+is 1 if a config fails with ours and not with the plain backbone.
 
 A second call continues: configs that are in the file of results are not tried again.
---again tries those that failed once more, for example with larger images: some
-detectors need more locations than --size gives.
+--again tries those that failed once more.
 """
 import argparse
 import importlib
@@ -19,7 +20,9 @@ import json
 import math
 import multiprocessing
 import re
+import string
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -42,6 +45,7 @@ GROUPED = re.compile(r'x101|x50|resnext')
 DEPTH_50 = re.compile(r'r50|resnet(v1[cd])?50|x50|resnext50')
 PERSON = (256, 128)  # the images of the re-identification networks, which pool a fixed window
 STAGES = ('built', 'trained', 'predicted')
+TOO_SLOW = 'not done after'
 BATCH = 2
 
 
@@ -50,8 +54,10 @@ class Settings:
 
     Attributes:
         size: Height and width of the images.
+        sizes: The sizes to try until one works.
     """
     size = 64
+    sizes: Sequence[int] = (64, 256, 384)
 
 
 class Case(NamedTuple):
@@ -155,7 +161,7 @@ def swap(cfg: Config) -> None:
 def remove_weights(cfg: Config, package: str) -> None:
     """Start from random values, and read the teacher's config from the package."""
     for part in dicts(cfg.model):
-        for key in ('init_cfg', 'pretrained', 'teacher_ckpt'):
+        for key in ('init_cfg', 'pretrained', 'teacher_ckpt', 'checkpoint'):
             value = part.get(key)
             if isinstance(value, str) or isinstance(value, dict) and 'checkpoint' in value:
                 part[key] = None
@@ -165,11 +171,37 @@ def remove_weights(cfg: Config, package: str) -> None:
         part.pop('batch_augments', None)  # they pad to 1024 pixels
 
 
+def small_language_models(cfg: Config, folder: str) -> None:
+    """Read language models from a folder with a random BERT of one layer."""
+    models = [part['language_model'] for part in dicts(cfg.model) if 'language_model' in part]
+    if not models:
+        return
+    from transformers import BertConfig, BertModel
+    letters = string.ascii_lowercase
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', '?', *letters]
+    Path(folder, 'vocab.txt').write_text('\n'.join(words))
+    BertModel(BertConfig(vocab_size=len(words), num_hidden_layers=1,
+                         intermediate_size=64)).save_pretrained(folder)
+    for model in models:
+        model['name'] = folder
+
+
 def num_classes(cfg: Config) -> int:
     """The smallest number of classes of the heads."""
     values = [part[key] for part in dicts(cfg.model) for key in
               ('num_classes', 'num_things_classes') if isinstance(part.get(key), int)]
     return max(1, min(values, default=10))
+
+
+def raise_thresholds(cfg: Config) -> None:
+    """Let few of the scores of an untrained head with many classes pass.
+
+    Each is about one over the number of classes: mmdet's nms would take hours for V3Det's.
+    """
+    classes = num_classes(cfg)
+    for part in dicts(cfg.model):
+        if classes > 1000 and isinstance(part.get('score_thr'), float):
+            part['score_thr'] = max(part['score_thr'], 10 / classes)
 
 
 def segmentation_stride(cfg: Config) -> int:
@@ -179,10 +211,16 @@ def segmentation_stride(cfg: Config) -> int:
     return round(1 / scales[0]) if scales else 1
 
 
+def finds_proposals(cfg: Config) -> bool:
+    """Whether a detector has a head that proposes boxes."""
+    return any(part.get('rpn_head') for part in dicts(cfg.model))
+
+
 def detection_batch(cfg: Config) -> dict:
-    """Random images with boxes, masks, semantic labels and proposals."""
+    """Random images with boxes, masks, semantic labels, names of the classes and proposals."""
     from mmdet.testing import demo_mm_inputs
     classes, size = num_classes(cfg), Settings.size
+    names = tuple(string.ascii_lowercase[index % 26] for index in range(classes))
     batch = demo_mm_inputs(
         BATCH, [(3, size, size)] * BATCH, num_items=[3] * BATCH,
         num_classes=min(255, max(2, classes)),  # mmdet draws semantic labels of 8 bits
@@ -190,11 +228,13 @@ def detection_batch(cfg: Config) -> dict:
     for sample in batch['data_samples']:
         sample.gt_instances.labels.clamp_(max=classes - 1)
         sample.ignored_instances.labels = torch.zeros(3, dtype=torch.long)
-        boxes = sample.gt_instances.bboxes
-        sample.proposals = InstanceData(
-            bboxes=torch.cat([boxes, boxes + 4]), scores=torch.ones(6))
-        sample.set_metainfo(dict(homography_matrix=torch.eye(3).numpy(), batch_input_shape=(
-            size, size), pad_shape=(size, size)))
+        if not finds_proposals(cfg):  # given ones would replace them in predictions
+            boxes = sample.gt_instances.bboxes
+            sample.proposals = InstanceData(
+                bboxes=torch.cat([boxes, boxes + 4]), scores=torch.ones(6))
+        sample.set_metainfo(dict(
+            homography_matrix=torch.eye(3).numpy(), batch_input_shape=(size, size),
+            pad_shape=(size, size), text=names, custom_entities=True))
     return batch
 
 
@@ -370,12 +410,36 @@ def check_gradients(model: nn.Module) -> None:
             raise RuntimeError(f'{prefix}.{missing[0]} has no gradient ({len(missing)} in all)')
 
 
+def keep_boxes(model: nn.Module) -> None:
+    """Let heads on regions return the boxes that they are given.
+
+    Untrained heads may move boxes out of the image, where mmdet cannot paste masks on a CPU.
+    """
+    for name, module in model.named_modules():
+        if 'fc_reg' in name.split('.') and hasattr(module, 'weight'):
+            nn.init.zeros_(module.weight)
+
+
 def total(losses: Dict[str, Any]) -> Tensor:
     """The sum of all losses."""
     values = [value for name, value in losses.items() if 'loss' in name]
     flat = [tensor for value in values
             for tensor in (value if isinstance(value, (list, tuple)) else [value])]
     return sum(tensor.mean() for tensor in flat)
+
+
+def build(cfg: Config) -> nn.Module:
+    """Build a model, without synchronised norms."""
+    alone = any(part.get('type') == 'MMSyncBN' for part in dicts(cfg.model))
+    if alone:  # mmcv's norm asks for the group of processes when it is built
+        torch.distributed.init_process_group(
+            'gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder:
+        small_language_models(cfg, folder)
+        model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    if alone:
+        torch.distributed.destroy_process_group()
+    return model
 
 
 def run(package: str, config: str, ours: bool, report: Callable[[str], None],
@@ -394,6 +458,7 @@ def run(package: str, config: str, ours: bool, report: Callable[[str], None],
     if cfg.get('custom_imports'):
         cfg.custom_imports['allow_failed_imports'] = True
     remove_weights(cfg, package)
+    raise_thresholds(cfg)
     change(cfg)
     if ours:
         swap(cfg)
@@ -402,7 +467,7 @@ def run(package: str, config: str, ours: bool, report: Callable[[str], None],
     hub = MessageHub.get_instance('check_zoo')
     for name, value in dict(epoch=0, iter=0, max_epochs=12, max_iters=1000).items():
         hub.update_info(name, value)
-    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    model = build(cfg)
     model.init_weights()
     report('built')
     model.train()
@@ -414,6 +479,7 @@ def run(package: str, config: str, ours: bool, report: Callable[[str], None],
     check_gradients(model)
     report('trained')
     model.eval()
+    keep_boxes(model)
     with torch.no_grad():
         steps.predict(model, cfg)
     report('predicted')
@@ -455,7 +521,7 @@ def attempt(case: Case, ours: bool, limit: float) -> Dict[str, Any]:
     except EOFError:
         pass
     else:
-        error = error or f'not done after {limit:g} s'
+        error = error or f'{TOO_SLOW} {limit:g} s'
         process.kill()
     process.join()
     if error is None and len(done) < len(STAGES):
@@ -463,12 +529,32 @@ def attempt(case: Case, ours: bool, limit: float) -> Dict[str, Any]:
     return dict(done=done, error=error)
 
 
+def attempt_sizes(case: Case, ours: bool, limit: float) -> Dict[str, Any]:
+    """Run a case with larger and larger images until it works.
+
+    Larger images help neither a model that is not built nor one that is too slow.
+
+    Returns:
+        dict: What :func:`attempt` returns for the size that got furthest, and that size.
+    """
+    best: Dict[str, Any] = dict(done=[], error=None)
+    for size in Settings.sizes:
+        Settings.size = size
+        found = dict(attempt(case, ours, limit), size=size)
+        if len(found['done']) >= len(best['done']):
+            best = found
+        error = found['error']
+        if not error or 'built' not in found['done'] or error.startswith(TOO_SLOW):
+            break
+    return best
+
+
 def check(case: Case, limit: float) -> Dict[str, Any]:
     """Try a config with ours, and with the plain backbone if that fails."""
     result = dict(package=case.package, config=case.config, kinds=list(case.kinds),
-                  size=Settings.size, limit=limit, ours=attempt(case, True, limit))
+                  limit=limit, ours=attempt_sizes(case, True, limit))
     if result['ours']['error']:
-        result['plain'] = attempt(case, False, limit)
+        result['plain'] = attempt_sizes(case, False, limit)
     return result
 
 
@@ -477,18 +563,26 @@ def fails_with_ours_alone(result: Dict[str, Any]) -> bool:
     return 'plain' in result and len(result['plain']['done']) > len(result['ours']['done'])
 
 
+def outcome(attempted: Dict[str, Any]) -> str:
+    """What an attempt did, for a cell of the table."""
+    text = '; '.join(filter(None, [
+        ', '.join(attempted['done']) or 'not built', attempted['error']]))
+    return ' '.join(text.split()).replace('|', '/').replace('<', '&lt;')
+
+
 def rows(results: Sequence[Dict[str, Any]]) -> Iterator[str]:
     """The rows of the table."""
-    yield '| config | backbone | built | trained | predicted | plain |'
-    yield '|---|---|---|---|---|---|'
+    yield '| config | backbone | pixels | built | trained | predicted | error | plain |'
+    yield '|---|---|---|---|---|---|---|---|'
     for result in results:
-        marks = ['yes' if stage in result['ours']['done'] else 'no' for stage in STAGES]
-        plain = ''
-        if 'plain' in result:
-            plain = '; '.join(filter(None, [
-                ', '.join(result['plain']['done']) or 'not built', result['plain']['error']]))
-        cells = [f'`{result["config"]}`', ', '.join(result['kinds']), *marks,
-                 plain.replace('|', '/').replace('<', '&lt;')]
+        ours, plain = result['ours'], result.get('plain')
+        marks = ['yes' if stage in ours['done'] else 'no' for stage in STAGES]
+        error = outcome(ours).partition('; ')[2]
+        beside = '' if plain is None else outcome(plain)
+        if plain is not None and outcome(plain) == outcome(ours):
+            beside = 'the same'
+        cells = [f'`{result["config"]}`', ', '.join(result['kinds']), str(ours['size'] or ''),
+                 *marks, error, beside]
         yield f'| {" | ".join(cells)} |'
 
 
@@ -505,15 +599,15 @@ def summary(results: Sequence[Dict[str, Any]]) -> str:
 
 def page(results: Sequence[Dict[str, Any]], note: str = '') -> str:
     """The page of the documentation, with a note on what was tried."""
-    sizes = ', '.join(map(str, sorted({result['size'] for result in results})))
     limits = ', '.join(f'{limit:g}' for limit in sorted({result['limit'] for result in results}))
     lines = ['# The zoos with RLA', '',
              '<!-- Made by tools/dev/check_zoo.py; do not edit. -->', '',
              'One config for each family and kind of backbone of the installed packages, with '
              "`type='ResNet'` changed to `'RLAResNet'`", 'and nothing else, in a process of its '
-             f'own with {limits} s: it is built, trained for one step with a finite gradient for '
-             'every', 'parameter of the backbone, and predicts. Images are random, '
-             f'{sizes} pixels wide and high, {BATCH} in a batch, on a CPU. The last column',
+             f'own of at most {limits} s: it is built, trained for one step with a finite gradient '
+             'for every', 'parameter of the backbone, and predicts. Images are random, '
+             f'{BATCH} in a batch, on a CPU; the column "pixels" has their height and width. A '
+             'config', 'that fails with small images is tried with larger ones. The last column '
              'says what the plain backbone does where ours fails.', '',
              '    python tools/dev/check_zoo.py --results zoo.json --table '
              'docs/zoo_compatibility.md', '',
@@ -534,7 +628,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument('--packages', nargs='+', choices=PACKAGES, default=PACKAGES,
                         help='the packages whose configs are tried')
     parser.add_argument('--limit', type=float, default=300, help='seconds for one config')
-    parser.add_argument('--size', type=int, default=Settings.size, help='pixels of the images')
+    parser.add_argument('--sizes', type=int, nargs='+', default=Settings.sizes,
+                        help='pixels of the images; the next if a config fails')
     parser.add_argument('--again', action='store_true', help='try those again that failed')
     parser.add_argument('--results', type=Path, help='file to continue and to write, JSON')
     parser.add_argument('--note', default='', help='text to add to the page')
@@ -552,7 +647,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     known = {}
     if args.results and args.results.exists():
         known = json.loads(args.results.read_text())
-    Settings.size = args.size
+    Settings.sizes = args.sizes
     for case in all_cases(args.packages, args.families):
         if case.key in known and not (args.again and known[case.key]['ours']['error']):
             continue
