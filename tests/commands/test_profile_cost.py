@@ -37,14 +37,14 @@ def test_each_call_counts_with_its_shortest_time(tool):
 
 
 def test_runs_of_onnxruntime_are_told_apart(tool, tmp_path):
-    node = dict(cat='Node', name='a_kernel_time', dur=2, args=dict(
+    node = dict(cat='Node', name='a_kernel_time', ts=10, dur=2, args=dict(
         op_name='Conv', input_type_shape=[{'float': [1, 3, 8, 8]}, {'float': [32, 3, 1, 1]}]))
     end = dict(cat='Session', name='model_run', dur=9)
     (tmp_path / 'run.json').write_text(json.dumps(
-        [dict(end, name='session_initialization'), node, end, dict(node, dur=1), node, end]))
+        [dict(end, name='session_initialization'), node, end, dict(node, ts=5, dur=1), node, end]))
     runs = tool.onnx_calls(tmp_path / 'run.json')
-    assert [[call.time for call in run] for run in runs] == [[2], [1, 2]]
-    assert tool.kind_of(runs[0][0]) == 'convolutions of h'
+    assert [[call.time for call in run] for run in runs] == [[0, 2], [0, 1, 4, 2]]
+    assert [tool.kind_of(call) for call in runs[0]] == ['between operators', 'convolutions of h']
 
 
 @pytest.mark.parametrize('mode', ['train', 'fused', 'onnx'])

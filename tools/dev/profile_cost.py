@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=2 python tools/dev/profile_cost.py --output docs/performance/profile
 
 An RLA network and mmdet's ResNet run alternately in torch's profiler, or in that of
-onnxruntime. Each operator call counts with its shortest time of all rounds, so that other
-processes disturb the sum little. A row is RLA minus plain, as a share of the plain time.
+onnxruntime. Each operator call, and each pause between two, counts with its shortest time of
+all rounds, so that other processes disturb the sum little. A row is RLA minus plain, as a
+share of the plain time.
 ``--from-json`` makes the table again.
 """
 import argparse
@@ -54,6 +55,7 @@ CASES = {
     'onnxruntime, R50, ECA + RLA, 1 x 800x1344': Case(ECA, 'onnx', LARGE),
 }
 
+BETWEEN = 'between operators'
 FORWARD, BACKWARD, HIDDEN_FORWARD, HIDDEN_BACKWARD, REST = (
     'other convolutions', 'other convolutions, backward', 'convolutions of h',
     'convolutions of h, backward', 'rest')
@@ -63,13 +65,14 @@ KINDS = {
     'norm': 'norms', 'addcmul': 'norms', 'tanh': 'tanh',
     'relu': 'ReLU', 'threshold': 'ReLU', 'clamp_min': 'ReLU',
     'reorder': 'copies', 'copy': 'copies', 'fill_': 'copies', 'zero_': 'copies',
-    'baddbmm': 'matrix products', 'bmm': 'matrix products', 'matmul': 'matrix products',
-    'addmm': 'matrix products', '::mm': 'matrix products',
+    'bmm': 'matrix products', 'matmul': 'matrix products',
+    'addmm': 'matrix products', 'gemm': 'matrix products', '::mm': 'matrix products',
     '::add': 'sums and products', '::mul': 'sums and products', '::sum': 'sums and products',
 }
-EXACT = {'Add': 'sums and products', 'Mul': 'sums and products'}  # of onnxruntime
+# The others are operators of onnxruntime.
+EXACT = {BETWEEN: BETWEEN, 'Add': 'sums and products', 'Mul': 'sums and products'}
 COLUMNS = (HIDDEN_FORWARD, HIDDEN_BACKWARD, FORWARD, BACKWARD, 'norms', 'tanh', 'ReLU', 'pooling',
-           'sums and products', 'copies', 'matrix products', REST)
+           'sums and products', 'copies', 'matrix products', REST, BETWEEN)
 
 
 class Call(NamedTuple):
@@ -99,24 +102,44 @@ def kind_of(call: Call) -> str:
     return next((kind for part, kind in KINDS.items() if part in name), REST)
 
 
+def with_gaps(calls: List[Tuple[float, float, Call]]) -> List[Call]:
+    """Calls of the outermost level, and between them calls ``BETWEEN`` of nothing.
+
+    Args:
+        calls: Start, end and call, in any order.
+    """
+    found, last = [], None
+    for start, end, call in sorted(calls, key=lambda each: each[0]):
+        found += [Call(BETWEEN, [], 0 if last is None else max(0, start - last)), call]
+        last = end
+    return found
+
+
 def torch_calls(function: Callable[[], None]) -> List[Call]:
     """The operator calls of one run."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         function()
-    return [Call(event.name, event.input_shapes, event.self_cpu_time_total)
-            for event in found.events()]
+    outer, inner = [], []
+    for event in found.events():
+        call = Call(event.name, event.input_shapes, event.self_cpu_time_total)
+        if event.cpu_parent is None:
+            outer.append((event.time_range.start, event.time_range.end, call))
+        else:
+            inner.append(call)
+    return with_gaps(outer) + inner
 
 
 def onnx_calls(path: Path) -> List[List[Call]]:
     """The calls of each run in a profile that onnxruntime wrote."""
-    runs = [[]]
+    runs: List[List[Tuple[float, float, Call]]] = [[]]
     for event in json.loads(path.read_text()):
         if event['name'] == 'model_run':  # it follows its nodes
             runs.append([])
         elif event.get('cat') == 'Node' and event['name'].endswith('_kernel_time'):
             shapes = [next(iter(shape.values())) for shape in event['args']['input_type_shape']]
-            runs[-1].append(Call(event['args']['op_name'], shapes, event['dur']))
-    return runs[:-1]
+            call = Call(event['args']['op_name'], shapes, event['dur'])
+            runs[-1].append((event['ts'], event['ts'] + event['dur'], call))
+    return [with_gaps(run) for run in runs[:-1]]
 
 
 def by_kind(runs: List[List[Call]]) -> Dict[str, float]:
