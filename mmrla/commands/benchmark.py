@@ -213,8 +213,12 @@ class Subject:
         self.session.run(None, {each.name: inputs[each.name]
                                 for each in self.session.get_inputs()})
 
-    def onnx_session(self) -> Any:
-        """Export the fused model, and return a session of onnxruntime."""
+    def onnx_session(self, profile: Optional[Path] = None) -> Any:
+        """Export the fused model, and return a session of onnxruntime.
+
+        Args:
+            profile: What the name of onnxruntime's profile begins with; None writes none.
+        """
         import onnxruntime
 
         from mmrla.export.onnx_file import convert, export_network, export_program
@@ -222,6 +226,8 @@ class Subject:
         program = export_network(model) if self.is_backbone else export_program(model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        if profile is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(profile)
         return onnxruntime.InferenceSession(
             convert(program).SerializeToString(), options, providers=['CPUExecutionProvider'])
 

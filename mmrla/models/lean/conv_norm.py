@@ -304,13 +304,25 @@ def last_conv_norm(conv: nn.Module, norm: nn.Module, r: Tensor,
 def last_fused_conv(conv: nn.Module, r: Tensor, gate: Optional[ChannelGate] = None) -> Feature:
     """:func:`last_conv_norm` of a fused block, whose norm is a part of the convolution.
 
-    A graph that is traced must not depend on the size of r, so it gets the layers.
+    A graph that is traced must not depend on the size of r. It gets the convolution and the
+    gate, since runtimes such as onnxruntime have fast convolutions for constant weights only.
+    The few channels that the hidden path reads are composed for each image there as well.
     """
     if gate is None:
         return FusedConv(owned(conv, conv(r)), r)
-    if torch.compiler.is_compiling() or not _composing_pays(conv, r, gate):
+    if torch.compiler.is_compiling():
+        return _traced_conv(conv, r, gate) if is_pointwise(conv) else gate(conv(r))
+    if not _composing_pays(conv, r, gate):
         return gate(conv(r))
     return folded_conv(r, conv.weight, conv.bias, gate)
+
+
+def _traced_conv(conv: nn.Conv2d, r: Tensor, gate: ChannelGate) -> NormedConv:
+    """A pointwise convolution with a folded norm, and the gate after it, in a traced graph."""
+    matrix = conv.weight.flatten(1)
+    factors = gate.factors(F.linear(r.mean((2, 3)), matrix, conv.bias))
+    return NormedConv(conv(r) * factors[..., None, None], r, conv.bias, matrix=matrix,
+                      factors=factors)
 
 
 def apply_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .batch_norm import per_channel
 from .conditions import is_plain_conv
+from .cpu import is_channels_last
 
 
 def is_pointwise(conv: nn.Module) -> bool:
@@ -40,13 +41,15 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: Shape (C,) or (N, C).
 
     Returns:
-        Tensor: Shape (N, C, H, W), in the memory format of x.
+        Tensor: Shape (N, C, H, W), in the memory format of x unless a graph is traced, which
+        must not depend on the number of images and on their layout.
     """
-    if len(x) == 1 and weight.dim() == 3:
+    is_traced = torch.compiler.is_compiling()
+    if weight.dim() == 3 and not is_traced and len(x) == 1:
         weight, bias = weight[0], bias[0]
     if weight.dim() == 2:
         return F.conv2d(x, weight[..., None, None], bias)
-    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+    if not is_traced and is_channels_last(x):
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)
         out = torch.baddbmm(bias[:, None], pixels, weight.transpose(1, 2))
         return out.unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mmrla.commands.measurements import saved_for_backward
+from mmrla.export.onnx_file import convert, export_network
 from mmrla.models import RLAResNet, RLAResNeXt
 from mmrla.models.layers.attention import ECA, SE
 from mmrla.models.lean import conv_norm
@@ -195,3 +196,33 @@ def test_an_environment_variable_turns_all_memory_saving_forms_off():
                               check=True, env={**os.environ, 'MMRLA_MEMORY_SAVING': value}).stdout
                for value in ('0', '1')]
     assert [answer.strip() for answer in answers] == ['False', 'True']
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('attention', GATES)
+def test_an_exported_network_reads_the_narrow_input_for_the_hidden_path(attention, randomise):
+    import onnxruntime
+    net = fuse(randomise(gated(attention=attention, num_stages=2, strides=(1, 2),
+                               dilations=(1, 1), out_indices=(0, 1)))).cpu()
+    program = export_network(net)
+    convolutions = [node for node in program.graph.nodes if 'conv2d' in str(node.target)]
+    plain, readers, recurrent = 24, 7, 6  # nothing reads the h of the last block
+    assert len(convolutions) == plain + readers + recurrent, 'W y is no convolution'
+    session = onnxruntime.InferenceSession(
+        convert(program).SerializeToString(), providers=['CPUExecutionProvider'])
+    for size in ((2, 3, 97, 129), (1, 3, 75, 133)):
+        images = torch.randn(size)
+        outs = session.run(None, dict(images=images.numpy()))
+        for out, same, expected in zip(
+                outs, program.module()(images), net(images), strict=True):
+            for each in (torch.as_tensor(out), same):
+                assert (each - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_a_fused_network_with_gates_compiles_into_one_graph(randomise):
+    torch._dynamo.reset()
+    net, images = fuse(randomise(gated())), torch.randn(2, 3, 65, 97)
+    compiled = torch.compile(net, fullgraph=True, backend='aot_eager')
+    for out, expected in zip(compiled(images), net(images), strict=True):
+        assert (out - expected).abs().max() <= 1e-4 * expected.abs().max()
