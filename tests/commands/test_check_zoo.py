@@ -93,7 +93,8 @@ def test_the_table_says_what_fails_with_ours_alone():
                result('b/1.py', stages[:1], 'E: |', stages[:2])]
     assert [check_zoo.fails_with_ours_alone(entry) for entry in results] == [False, False, True]
     assert check_zoo.summary(results).startswith(
-        '1 of 3 configs, in 1 of 2 families, build, train and predict; 1 fail in the same stage')
+        '1 of 3 configs, in 1 of 2 families, build, train and predict. Failures in the same stage '
+        'with the plain backbone: 1; with ours alone: 1.')
     rows = list(check_zoo.rows(results))
     assert rows[2] == '| `a/1.py` | ResNet | 64 | yes | yes | yes |  |  |'
     assert rows[3] == '| `a/2.py` | ResNet | 64 | yes | no | no | Other: x | the same |'

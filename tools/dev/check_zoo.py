@@ -593,8 +593,8 @@ def summary(results: Sequence[Dict[str, Any]]) -> str:
     good = {(result['package'], result['config'].split('/')[0]) for result in works}
     alone = sum(map(fails_with_ours_alone, results))
     return (f'{len(works)} of {len(results)} configs, in {len(good)} of {len(families)} families, '
-            f'build, train and predict; {len(results) - len(works) - alone} fail in the same stage '
-            f'with the plain backbone, and {alone} with ours alone.')
+            'build, train and predict. Failures in the same stage with the plain backbone: '
+            f'{len(results) - len(works) - alone}; with ours alone: {alone}.')
 
 
 def page(results: Sequence[Dict[str, Any]], note: str = '') -> str:
