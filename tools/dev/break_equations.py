@@ -80,7 +80,7 @@ BREAKS = [
     Break('eq 11: h^0 is one', RLA, 'x.new_zeros(())', 'x.new_ones(())', THEORY, 'eq_11 or eq_12'),
     Break('eq 12: g2 passes h around', RLA, 'return (self.unit(t, new.add_(h)),)',
           'return (self.unit(t, new) + h,)', THEORY, 'eq_12'),
-    Break('eq 12: h is pooled by its maximum', RLA, 'return F.avg_pool2d(\n            h,',
+    Break('eq 12: the magnitude of h is pooled', RLA, 'return F.avg_pool2d(\n            h,',
           'return F.avg_pool2d(\n            h.abs(),', THEORY, 'eq_12'),
     Break('A.3: the start is dropped', RLA, 'if state is None:', 'if True:', THEORY,
           'a3_the_start'),
