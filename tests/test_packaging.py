@@ -47,7 +47,10 @@ def installed(wheel_file, tmp_path_factory):
     packages = next(environment.glob('lib/python*/site-packages'))
     subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', '--no-index', '--target',
                     packages, wheel_file], check=True, capture_output=True)
-    (packages / 'stack.pth').write_text(sysconfig.get_path('purelib') + '\n')
+    stack = Path(sysconfig.get_path('purelib'))
+    (packages / 'stack.pth').write_text(f'{stack}\n')
+    # With this file setuptools provides distutils, which Python has no longer since 3.12.
+    shutil.copy2(stack / 'distutils-precedence.pth', packages)
     hidden = ('PYTHONPATH', 'VIRTUAL_ENV', 'CONDA_PREFIX')
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
     return dict(variables, VIRTUAL_ENV=str(environment), OMP_NUM_THREADS='1',
