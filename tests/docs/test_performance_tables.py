@@ -6,6 +6,7 @@ import pytest
 from support import REPO, load_tool
 
 FILES = sorted((REPO / 'docs/performance').glob('*.json'))
+PROFILE = REPO / 'docs/performance/profile/results.json'
 GROWTH = REPO / 'docs/performance/growth/results.json'
 
 
@@ -36,3 +37,10 @@ def test_the_page_has_the_table_of_growth():
     assert len(rows) == len(list(tool.settings()))
     assert tool.table(rows) in page
     assert 'performance/growth/growth.png' in page and (GROWTH.parent / 'growth.png').exists()
+
+
+def test_the_page_has_the_profile():
+    rows = json.loads(PROFILE.read_text())['rows']
+    tool = load_tool('dev/profile_cost')
+    assert list(rows) == list(tool.CASES)
+    assert tool.table(rows) in (REPO / 'docs/performance.md').read_text()
