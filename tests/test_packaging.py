@@ -48,9 +48,9 @@ def installed(wheel_file, tmp_path_factory):
     subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', '--no-index', '--target',
                     packages, wheel_file], check=True, capture_output=True)
     stack = Path(sysconfig.get_path('purelib'))
-    (packages / 'stack.pth').write_text(f'{stack}\n')
-    # With this file setuptools provides distutils, which Python has no longer since 3.12.
-    shutil.copy2(stack / 'distutils-precedence.pth', packages)
+    # With its own file setuptools provides distutils, which Python has no longer since 3.12.
+    distutils = (stack / 'distutils-precedence.pth').read_text()
+    (packages / 'stack.pth').write_text(f'{stack}\n{distutils}\n')
     hidden = ('PYTHONPATH', 'VIRTUAL_ENV', 'CONDA_PREFIX')
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
     return dict(variables, VIRTUAL_ENV=str(environment), OMP_NUM_THREADS='1',
