@@ -24,6 +24,12 @@ class AuthorsFile(NamedTuple):
         """The name of the file in the cache."""
         return self.name + ('.pth.tar' if self.task == 'ImageNet' else '.pth')
 
+    @property
+    def url(self) -> str:
+        """The address of the file itself; mim names a download after the last part."""
+        return ('https://drive.usercontent.google.com/download?export=download&confirm=t'
+                f'&id={self.drive_id}#/{self.file_name}')
+
 
 def _imagenet(name: str, drive_id: str, top1_error: float, top5_error: float) -> AuthorsFile:
     return AuthorsFile(name, drive_id, 'ImageNet',

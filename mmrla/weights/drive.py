@@ -21,6 +21,8 @@ from .writing import sync_folder
 
 GDOWN_VERSION = '6.5'
 PAGE = 'https://drive.google.com/file/d/{}/view'
+# The pattern of the addresses that a browser and Google's download button show.
+LINK = r'https://(?:drive|docs)\.google\.com/|https://drive\.usercontent\.google\.com/'
 CONNECT_TIMEOUT = 5
 # Seconds until Google Drive offers the file. gdown follows confirmation pages endlessly.
 PATIENCE = 30
@@ -36,6 +38,17 @@ class DriveError(OSError):
 def is_drive_id(text: str) -> bool:
     """Whether a text can be the id of a file on Google Drive."""
     return re.fullmatch(r'[-\w]{20,}', text, re.ASCII) is not None
+
+
+def id_in_link(link: str) -> Optional[str]:
+    """The id in the address of a file on Google Drive, or None.
+
+    Example:
+        >>> id_in_link('https://drive.google.com/file/d/1cetP1SdOiwznLxlBUaHG8Q8c4RIwToWW/view')
+        '1cetP1SdOiwznLxlBUaHG8Q8c4RIwToWW'
+    """
+    found = re.search(r'(?:/file/d/|[?&]id=)([-\w]{20,})(?![-\w])', link, re.ASCII)
+    return found and found[1]
 
 
 def download_from_drive(file_id: str, target: Path, progress: Optional[bool] = None) -> bool:

@@ -19,7 +19,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from .authors import AUTHORS_FILES
 from .digests import check_remembered
 from .download import download
-from .drive import PAGE, download_from_drive, is_drive_id
+from .drive import LINK, PAGE, download_from_drive, id_in_link, is_drive_id
 from .errors import CheckpointError
 from .reading import read_checkpoint, read_local, with_source
 
@@ -161,6 +161,18 @@ def load_from_gdrive(filename: str, map_location: Any = None) -> Dict[str, Any]:
                             map_location)
 
 
+def load_from_drive_link(filename: str, map_location: Any = None) -> Dict[str, Any]:
+    """Read a checkpoint by its address on Google Drive, which http alone answers with a web page."""
+    file_id = id_in_link(filename)
+    if file_id is None:
+        raise CheckpointError(f'checkpoint {filename} is not the address of a file on Google '
+                              f'Drive, such as {PAGE.format("ID")}')
+    for file in AUTHORS_FILES.values():
+        if file.drive_id == file_id:
+            return load_from_authors(f'authors://{file.name}', map_location)
+    return load_from_gdrive(f'gdrive://{file_id}', map_location)
+
+
 def _load_from_drive(name: str, file_id: str, cached: Path, map_location: Any) -> Dict[str, Any]:
     """Read a file from Google Drive, downloaded once; its sha256 is logged and remembered."""
     is_new = once_per_run(lambda: fetch_from_drive(name, file_id, cached))
@@ -218,6 +230,7 @@ NEW_LOADERS: Dict[str, Callable] = {
     r'[^:]*\.safetensors$': load_from_safetensors,
     'authors://': load_from_authors,
     'gdrive://': load_from_gdrive,
+    LINK: load_from_drive_link,
 }
 
 

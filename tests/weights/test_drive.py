@@ -104,6 +104,27 @@ def test_any_id_works_with_mmengines_own_functions(server, cached):
     assert (cached.parent / f'gdrive_{FILE.drive_id}.pth').is_file()
 
 
+@pytest.mark.parametrize('load', [load_checkpoint, CheckpointLoader.load_checkpoint])
+@pytest.mark.parametrize('link', [
+    PAGE, f'{PAGE}?usp=sharing', FILE.url, f'https://drive.google.com/open?id={FILE.drive_id}',
+    f'https://drive.google.com/uc?export=download&id={FILE.drive_id}'])
+def test_an_address_on_google_drive_works_like_the_name_of_the_file(server, cached, link, load):
+    assert value(load(link, 'cpu')) == 1
+    assert cached.is_file()
+
+
+def test_an_address_of_another_file_is_kept_by_its_id(server, cached):
+    other = FILE.drive_id[::-1]
+    assert value(load_checkpoint(PAGE.replace(FILE.drive_id, other))) == 1
+    assert names(cached.parent)[0] == f'gdrive_{other}.pth'
+
+
+def test_a_plain_download_of_the_address_in_the_model_index_is_the_file(server):
+    """mim reads it with requests, and names the file after the last part of the address."""
+    assert requests.get(FILE.url, stream=True).content == server.content
+    assert FILE.url.rpartition('/')[2] == FILE.file_name
+
+
 def test_a_used_up_quota_is_explained(server, cached):
     server.page = QUOTA
     message = failure()
@@ -260,6 +281,8 @@ def test_two_downloads_at_once_are_one(server, cached):
      'did you mean faster_rcnn_r50rla_fpn_1x_coco_388'),
     ('authors://x', 'the names are resnet50_rla_2283, '),
     ('gdrive://short', 'the part between /d/ and /view'),
-    (f'gdrive://{PAGE}', 'the part between /d/ and /view')])
+    (f'gdrive://{PAGE}', 'the part between /d/ and /view'),
+    ('https://drive.google.com/drive/folders/1cetP1SdOiwznLxlBUaHG8Q8c4RIwToWW',
+     'is not the address of a file on Google Drive, such as')])
 def test_a_wrong_name_is_explained(name, hint):
     assert hint in failure(name)

@@ -183,7 +183,7 @@ def model_entry(config: str, rows: Rows, file: Optional[AuthorsFile]) -> Dict[st
         entry['Metadata'] = dict(Parameters=counts['parameters'], FLOPs=counts['flops'])
     reported = results_of_paper(config, rows)
     if file is not None:
-        entry['Weights'] = f'authors://{file.name}'
+        entry['Weights'] = file.url
         reported += results(config, stated_figures(config, file), 'authors')
     if reported:
         entry['Results'] = reported
