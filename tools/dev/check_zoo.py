@@ -1,5 +1,6 @@
 """Change the type of the backbone in the configs of mmdet and mmpretrain, and nothing else.
 
+    pip install -r requirements/zoo.txt
     python tools/dev/check_zoo.py --results zoo.json --table docs/zoo_compatibility.md
 
 Of each family of configs whose backbone is a ResNet or ResNeXt, one config for each kind
@@ -609,6 +610,7 @@ def page(results: Sequence[Dict[str, Any]], note: str = '') -> str:
              f'{BATCH} in a batch, on a CPU; the column "pixels" has their height and width. A '
              'config', 'that fails with small images is tried with larger ones. The last column '
              'says what the plain backbone does where ours fails.', '',
+             '    pip install -r requirements/zoo.txt',
              '    python tools/dev/check_zoo.py --results zoo.json --table '
              'docs/zoo_compatibility.md', '',
              ' '.join(filter(None, [summary(results), note])), '']
