@@ -169,17 +169,61 @@ def test_a_missing_compiler_is_explained(environment, monkeypatch):
     assert 'apt-get install g++' in str(error.value)
 
 
+SETUP_OF_MMCV = """\
+def get_version():
+    version_file = 'version.py'
+    with open(version_file, encoding='utf-8') as f:
+        exec(compile(f.read(), version_file, 'exec'))
+    return locals()['__version__']
+
+
+print(get_version())
+"""
+
+
 def test_the_version_of_mmcv_can_be_read_on_python_3_13(part, tmp_path):
     script = tmp_path / 'setup.py'
     (tmp_path / 'version.py').write_text("__version__ = '2.1.0'\n")
-    script.write_text("def get_version():\n    version_file = 'version.py'\n"
-                      "    with open(version_file, encoding='utf-8') as f:\n"
-                      "        exec(compile(f.read(), version_file, 'exec'))\n"
-                      "    return locals()['__version__']\n\n\nprint(get_version())\n")
+    script.write_text(SETUP_OF_MMCV)
     part('mmcv_build').correct_version_lines(script)
     assert 'locals()' not in script.read_text()
     found = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     assert found.stdout == '2.1.0\n', found.stderr
+
+
+@pytest.fixture
+def venv(part, stack, tmp_path, monkeypatch):
+    """The environment of the tests, whose pip finds packages in one folder only."""
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    monkeypatch.setenv('PIP_FIND_LINKS', str(tmp_path))
+    venv = part('venv').Venv(tmp_path, stack)
+    venv.python = Path(sys.executable)
+    return venv
+
+
+def test_sources_whose_script_fails_are_unpacked_and_corrected(part, venv, tmp_path):
+    """pip runs setup.py when it downloads a source distribution. This one always fails."""
+    name = venv.stack.mmcv
+    packed = f'{name.replace("-", "_")}-2.1.0'
+    (tmp_path / packed).mkdir()
+    (tmp_path / packed / 'version.py').write_text("__version__ = '2.1.0'\n")
+    (tmp_path / packed / 'setup.py').write_text(f"{SETUP_OF_MMCV}\nraise KeyError('version')")
+    subprocess.run(['tar', '-C', tmp_path, '-czf', tmp_path / f'{packed}.tar.gz', packed],
+                   check=True)
+    folder = tmp_path / 'build'
+    folder.mkdir()
+    sources = part('mmcv_build').unpacked_sources(venv, '2.1.0', folder)
+    assert 'KeyError' in venv.log.read_text(), 'setup.py did not run'
+    assert "scope['__version__']" in (sources / 'setup.py').read_text()
+    assert sources.parent == folder and not (folder / 'unpacking').exists()
+    (tmp_path / f'{packed}.tar.gz').unlink()
+    assert part('mmcv_build').unpacked_sources(venv, '2.1.0', folder) == sources, 'not kept'
+
+
+def test_sources_that_are_not_found_stop_the_set_up(part, venv, tmp_path):
+    (tmp_path / 'build').mkdir()
+    with pytest.raises(SystemExit, match='No matching distribution found'):
+        part('mmcv_build').unpacked_sources(venv, '2.1.0', tmp_path / 'build')
 
 
 def test_an_estimate_comes_after_a_tenth_of_the_files(part):

@@ -162,7 +162,7 @@ def load_from_gdrive(filename: str, map_location: Any = None) -> Dict[str, Any]:
 
 
 def load_from_drive_link(filename: str, map_location: Any = None) -> Dict[str, Any]:
-    """Read a checkpoint by its address on Google Drive, which http alone answers with a web page."""
+    """Read a checkpoint by its Google Drive address; plain HTTP returns a web page instead."""
     file_id = id_in_link(filename)
     if file_id is None:
         raise CheckpointError(f'checkpoint {filename} is not the address of a file on Google '

@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 from .console import say
@@ -65,21 +64,27 @@ def precompiled_header(venv: Venv, folder: Path) -> str:
 
 
 def unpacked_sources(venv: Venv, version: str, folder: Path) -> Path:
-    """Download and unpack the source distribution of mmcv, unless it is there."""
+    """Let pip download and unpack the sources of mmcv, unless they are there.
+
+    ``pip download`` also runs setup.py, which fails with Python 3.13 as long as it is not
+    corrected. ``--no-clean`` keeps the unpacked sources in either case.
+    """
     name = venv.stack.mmcv
-    sources = folder / f'{name.replace("-", "_")}-{version}'
+    sources = folder / f'{name}-{version}'
     if sources.exists():
         return sources
-    venv.pip('download', '--no-deps', '--no-build-isolation', '--no-binary', name,
-             '--dest', folder, f'{name}=={version}')
     unpacking = folder / 'unpacking'
     shutil.rmtree(unpacking, ignore_errors=True)
-    # Python 3.11 has the filter since 3.11.4.
-    safely = dict(filter='data') if hasattr(tarfile, 'data_filter') else {}
-    with tarfile.open(folder / f'{sources.name}.tar.gz') as archive:
-        archive.extractall(unpacking, **safely)
-    correct_version_lines(unpacking / sources.name / 'setup.py')
-    (unpacking / sources.name).rename(sources)
+    unpacking.mkdir()
+    download = [venv.python, '-m', 'pip', 'download', '--no-clean', '--no-deps',
+                '--no-build-isolation', '--no-binary', name, '--dest', folder, f'{name}=={version}']
+    venv.exit_code(download, env={**os.environ, 'TMPDIR': str(unpacking)})
+    scripts = list(unpacking.glob('*/*/setup.py'))
+    if not scripts:
+        venv.stop_after(download)
+    correct_version_lines(scripts[0])
+    scripts[0].parent.rename(sources)
+    shutil.rmtree(unpacking)
     return sources
 
 

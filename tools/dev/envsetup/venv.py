@@ -109,6 +109,18 @@ class Venv:
         self.run([self.python, '-m', 'pip', '--disable-pip-version-check', *map(str, arguments)])
 
     def run(self, command: list, env: dict | None = None, cwd: Path = REPO) -> None:
+        """Run a command as :meth:`exit_code` does, and stop if it fails."""
+        if self.exit_code(command, env, cwd):
+            self.stop_after(command)
+
+    def stop_after(self, command: list) -> None:
+        """Exit with a command that failed and the end of its output."""
+        tail = ''.join(self.log.read_text(errors='replace').splitlines(True)[-25:])
+        stop(f'this command failed:\n  {shlex.join(map(str, command))}\n{tail}\n'
+             f'The full output is in {self.name}/{self.log.name}. Fix the cause and '
+             'run the command again; finished steps are skipped.')
+
+    def exit_code(self, command: list, env: dict | None = None, cwd: Path = REPO) -> int:
         """Run a command; its output goes to the log, its progress to the terminal."""
         live = sys.stderr.isatty()
         start, shown = time.time(), 0.0
@@ -129,8 +141,4 @@ class Venv:
                           flush=True)
         if live and shown:
             print(' ' * 80, end='\r', file=sys.stderr)
-        if process.wait():
-            tail = ''.join(self.log.read_text(errors='replace').splitlines(True)[-25:])
-            stop(f'this command failed:\n  {shlex.join(map(str, command))}\n{tail}\n'
-                 f'The full output is in {self.name}/{self.log.name}. Fix the cause and '
-                 'run the command again; finished steps are skipped.')
+        return process.wait()
