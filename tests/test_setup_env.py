@@ -185,10 +185,24 @@ def test_the_version_of_mmcv_can_be_read_on_python_3_13(part, tmp_path):
     script = tmp_path / 'setup.py'
     (tmp_path / 'version.py').write_text("__version__ = '2.1.0'\n")
     script.write_text(SETUP_OF_MMCV)
-    part('mmcv_build').correct_version_lines(script)
+    part('mmcv_build').correct_script(script, '-std=c++17')
     assert 'locals()' not in script.read_text()
     found = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     assert found.stdout == '2.1.0\n', found.stderr
+
+
+@pytest.mark.parametrize('header, flag', [
+    ('#error C++17 or later compatible compiler is required to use ATen.', '-std=c++17'),
+    ('#error C++20 or later compatible compiler is required to use ATen.', '-std=c++20'),
+    ('', '-std=c++17')])
+def test_mmcv_is_compiled_with_the_standard_that_torch_needs(part, tmp_path, header, flag):
+    build = part('mmcv_build')
+    (tmp_path / 'ATen').mkdir()
+    (tmp_path / 'ATen/ATen.h').write_text(header)
+    script = tmp_path / 'setup.py'
+    script.write_text("cxx = ['-Wall', '-std=c++17']\n")
+    build.correct_script(script, build.standard_flag(['/nonexistent', str(tmp_path)]))
+    assert script.read_text() == f"cxx = ['-Wall', '{flag}']\n"
 
 
 @pytest.fixture
@@ -201,7 +215,7 @@ def venv(part, stack, tmp_path, monkeypatch):
     return venv
 
 
-def test_sources_whose_script_fails_are_unpacked_and_corrected(part, venv, tmp_path):
+def test_sources_whose_script_fails_are_unpacked(part, venv, tmp_path):
     """pip runs setup.py when it downloads a source distribution. This one always fails."""
     name = venv.stack.mmcv
     packed = f'{name.replace("-", "_")}-2.1.0'
@@ -214,7 +228,7 @@ def test_sources_whose_script_fails_are_unpacked_and_corrected(part, venv, tmp_p
     folder.mkdir()
     sources = part('mmcv_build').unpacked_sources(venv, '2.1.0', folder)
     assert 'KeyError' in venv.log.read_text(), 'setup.py did not run'
-    assert "scope['__version__']" in (sources / 'setup.py').read_text()
+    assert (sources / 'setup.py').exists()
     assert sources.parent == folder and not (folder / 'unpacking').exists()
     (tmp_path / f'{packed}.tar.gz').unlink()
     assert part('mmcv_build').unpacked_sources(venv, '2.1.0', folder) == sources, 'not kept'
