@@ -38,8 +38,11 @@ def has_hooks(module: nn.Module) -> bool:
 
     Hooks that are registered for all modules count too.
     """
+    # torch 2.6 has no function that combines the hooks for all modules.
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-                or module._backward_pre_hooks or torch_module._has_any_global_hook())
+                or module._backward_pre_hooks or torch_module._global_forward_hooks
+                or torch_module._global_forward_pre_hooks or torch_module._global_backward_hooks
+                or torch_module._global_backward_pre_hooks)
 
 
 def owned(module: nn.Module, out: Tensor) -> Tensor:
