@@ -2,6 +2,7 @@
 import copy
 import pickle
 import re
+import sys
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt, WithRLA
 from mmrla.models.lean.fuse import fuse
 from mmrla.models.with_rla import stages_of, table_of
-from support import REPO
+from support import ONEDL, REPO
 
 pytestmark = pytest.mark.usefixtures('each_device')
 
@@ -460,6 +461,8 @@ COMPILED = {
 
 @pytest.mark.parametrize('name', COMPILED)
 def test_compile_has_no_graph_break(name, randomise, image):
+    if name == 'cspnext' and sys.version_info >= (3, 13) and not ONEDL:
+        pytest.skip("torch.compile cannot trace mmdet's plain CSPNeXt with Python 3.13")
     net = randomise(build(dict(type='WithRLA', backbone=COMPILED[name], rla=dict(channels=4))))
     net.train()
     expected = copy.deepcopy(net)(image)
