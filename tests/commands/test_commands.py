@@ -79,7 +79,8 @@ def test_a_resumed_run_continues_at_the_right_epoch_with_the_same_loss(finished,
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_2.pth'))
     output = train(data, tmp_path, 'train_cfg.max_epochs=3', arguments=['--resume'])
     assert re.search(r'resumed epoch: 2', output)
-    steps = torch.load(tmp_path / 'epoch_3.pth')['optimizer']['state'][0]['step']
+    checkpoint = torch.load(tmp_path / 'epoch_3.pth', weights_only=False)
+    steps = checkpoint['optimizer']['state'][0]['step']
     assert steps == 12, 'the optimizer state of 2 epochs of 4 steps was not restored'
     resumed, expected = losses(tmp_path), losses(finished)
     assert min(expected.values()) < 0.8 * expected[1, 1], 'the loss does not decrease'
