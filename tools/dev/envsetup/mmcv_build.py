@@ -37,7 +37,7 @@ def include_folders(venv: Venv) -> list:
 
 
 def standard_flag(includes: list) -> str:
-    """Return the compiler flag of the C++ standard that torch needs: C++20 since torch 2.15."""
+    """Return the compiler flag of the C++ standard that torch needs: C++20 for torch 2.15."""
     headers = [Path(folder, 'ATen/ATen.h') for folder in includes]
     text = ''.join(header.read_text() for header in headers if header.exists())
     found = re.search(r'C\+\+(\d\d) or later', text)
