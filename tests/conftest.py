@@ -13,6 +13,8 @@ from support.malicious import Malicious
 from support.memory import LIMIT, peak_memory, release_memory, resident_memory
 from support.networks import randomise as randomise_network
 
+# The peak memory of this process, and of all processes by name: (bytes, the test that reached it).
+PEAK = pytest.StashKey[tuple]()
 PEAKS = pytest.StashKey[dict]()
 
 
@@ -73,7 +75,18 @@ def randomise():
 
 def pytest_configure(config):
     """Prepare the record of the peak memory of each test process."""
+    config.stash[PEAK] = peak_memory(), 'no test'
     config.stash[PEAKS] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Remember the last test in which the peak memory of this process rose."""
+    handled = yield
+    peak = peak_memory()
+    if peak > item.config.stash[PEAK][0]:
+        item.config.stash[PEAK] = peak, item.nodeid
+    return handled
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,27 +94,27 @@ def pytest_testnodedown(node, error):
     """Record the peak memory of a worker of pytest-xdist."""
     peak = getattr(node, 'workeroutput', {}).get('peak_memory')
     if peak is not None:
-        node.config.stash[PEAKS][node.gateway.id] = peak
+        node.config.stash[PEAKS][node.gateway.id] = tuple(peak)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fail the session if a test process needed more memory than the limit."""
     if hasattr(session.config, 'workeroutput'):  # a worker of pytest-xdist
-        session.config.workeroutput['peak_memory'] = peak_memory()
+        session.config.workeroutput['peak_memory'] = session.config.stash[PEAK]
         return
     peaks = session.config.stash[PEAKS]
-    peaks['main'] = peak_memory()
-    if max(peaks.values()) > LIMIT and exitstatus == pytest.ExitCode.OK:
+    peaks['main'] = session.config.stash[PEAK]
+    if max(peak for peak, _ in peaks.values()) > LIMIT and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
-    """Print the peak memory of each test process."""
-    for name, peak in config.stash[PEAKS].items():
-        verdict = f' exceeds the limit of {LIMIT / 2**30:g} GB' if peak > LIMIT else ''
-        terminalreporter.write_line(f'peak memory of {name}: {peak / 2**30:.2f} GB{verdict}',
-                                    red=bool(verdict))
+    """Print the peak memory of each test process, and the test that reached it."""
+    for name, (peak, test) in config.stash[PEAKS].items():
+        verdict = f', exceeds the limit of {LIMIT / 2**30:g} GB' if peak > LIMIT else ''
+        terminalreporter.write_line(
+            f'peak memory of {name}: {peak / 2**30:.2f} GB{verdict} ({test})', red=bool(verdict))
 
 
 @pytest.fixture
