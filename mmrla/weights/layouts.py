@@ -1,8 +1,8 @@
-"""Other people's weights: how a file's entries are called, and where they go here.
+"""State-dict keys of other projects, and the keys of mmrla that correspond to them.
 
-A layout is a table of rules, each from the name of one of their modules to its
-places with us. A file's layout is seen from the names in it, and the rules are
-followed in either direction.
+A layout is a table of rules. Each rule maps a module name of the other project to one or
+more module names of mmrla. The layout of a file is detected from its keys. The rules of the
+authors' layouts are applied in both directions.
 """
 import re
 from collections import OrderedDict
@@ -34,15 +34,15 @@ BACKBONE = 'backbone.'
 class Rule(NamedTuple):
     """Where the entries of a module go.
 
-    A name may hold numbers: ``{group}``, from 0, or the same from 1 as
-    ``{layer}``, ``{block}`` and ``{index}``; ``{rest}`` is any end of a name.
+    A name may contain fields for numbers: ``{block}``, ``{index}``, and ``{group}`` (from 0) or
+    ``{layer}`` (from 1) for a stage. ``{rest}`` matches any end of a name.
 
     Attributes:
-        theirs: The module's name in the layout.
-        ours: Its name in a backbone of ours, or its names if there are several.
-        split: Their convolution sees Concat(x, h): the last k entries along
-            this dimension are for h and go to the second of ``ours``. None
-            gives the whole entry to all of ``ours``.
+        theirs: The name of the module in the layout.
+        ours: Its names in a backbone of mmrla, usually one.
+        split: Set for a convolution of Concat(x, h): the last k entries along this
+            dimension belong to h and go to the second of ``ours``. None gives the
+            whole entry to all of ``ours``.
     """
     theirs: str
     ours: Tuple[str, ...]
@@ -50,18 +50,18 @@ class Rule(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a program calls the entries of a network.
+    """The state-dict keys of a network in another project.
 
     Attributes:
-        title: What the layout is called in reports.
-        mark: A pattern for the name of an entry that no other layout has.
-        rules: The rules for the backbone; the first that fits counts. What
-            none fits keeps its name.
-        ends: Of a classifier, the modules behind the backbone.
-        variant: The update that the program computes.
+        title: The name of the layout in reports.
+        marks: Keys that together identify the layout, as patterns.
+        rules: The rules for the backbone. The first that matches applies; a module that
+            no rule matches keeps its name.
+        ends: The modules of a classifier after the backbone.
+        variant: The update of the hidden path that the project computes.
     """
     title: str
-    mark: str
+    marks: Tuple[str, ...]
     rules: Tuple[Rule, ...] = ()
     ends: Dict[str, str] = dict(fc='head.fc')
     variant: Optional[str] = None
@@ -86,10 +86,23 @@ def _torchvision_mobilenet_v2() -> Iterator[Rule]:
     yield Rule(f'features.{index}.1', ('conv2.bn',))
 
 
-# mmrla's names are those of mmdet, which for ResNets are everybody's.
-OWN = Layout('mmdet\'s names', '')
+def _deep_stem(convs: Tuple[str, ...], norms: Tuple[str, ...]) -> Tuple[Rule, ...]:
+    """The rules for a stem of three convolutions, each with a norm.
+
+    Args:
+        convs: The names of the convolutions.
+        norms: The names of their norms.
+    """
+    # mmdet's stem is a sequence of convolution, norm, ReLU, convolution, norm, ...
+    return tuple(Rule(theirs, (f'stem.{3 * i + offset}',))
+                 for offset, names in enumerate((convs, norms))
+                 for i, theirs in enumerate(names))
+
+
+# mmrla's names are those of mmdet. Most projects use them for ResNets.
+OWN = Layout('mmdet\'s names', ())
 AUTHORS_RESNET = Layout(
-    'the authors\' RLA-ResNet', r'recurrent_convs\.\d+\.weight',
+    'the authors\' RLA-ResNet', (r'recurrent_convs\.\d+\.weight',),
     rules=(
         Rule('conv1', ('conv1',)),
         Rule('bn1', ('bn1',)),
@@ -107,7 +120,7 @@ AUTHORS_RESNET = Layout(
     # It adds the shortcut to y in place, so that g1 sees x' (variant v3).
     variant='v3')
 AUTHORS_MOBILENET_V2 = Layout(
-    'the authors\' RLA-MobileNetV2', r'recurrent_dsconvs\.\d+\.weight',
+    'the authors\' RLA-MobileNetV2', (r'recurrent_dsconvs\.\d+\.weight',),
     rules=(
         Rule('conv1.0', ('conv1.conv',)),
         Rule('conv1.1', ('conv1.bn',)),
@@ -139,11 +152,11 @@ AUTHORS_MOBILENET_V2 = Layout(
     ends={'classifier.1': 'head.fc'},
     variant='v1')
 TORCHVISION_MOBILENET_V2 = Layout(
-    'torchvision\'s MobileNetV2', r'features\.0\.0\.weight',
+    'torchvision\'s MobileNetV2', (r'features\.0\.0\.weight',),
     rules=tuple(_torchvision_mobilenet_v2()),
     ends={'classifier.1': 'head.fc'})
 MMPRETRAIN_MOBILENET_V2 = Layout(
-    'mmpretrain\'s MobileNetV2', r'layer2\.0\.conv\.0\.conv\.weight',
+    'mmpretrain\'s MobileNetV2', (r'layer2\.0\.conv\.0\.conv\.weight',),
     rules=(
         Rule('layer1.0.conv.0.{rest}', ('layer1.0.depthwise_conv.{rest}',)),
         Rule('layer1.0.conv.1.{rest}', ('layer1.0.linear_conv.{rest}',)),
@@ -151,23 +164,41 @@ MMPRETRAIN_MOBILENET_V2 = Layout(
         Rule('layer{layer}.{block}.conv.1.{rest}', ('layer{layer}.{block}.depthwise_conv.{rest}',)),
         Rule('layer{layer}.{block}.conv.2.{rest}', ('layer{layer}.{block}.linear_conv.{rest}',)),
     ))
-# The last fits everything.
+MMPRETRAIN_RESNET_V1C = Layout(
+    'mmpretrain\'s ResNetV1c', (r'stem\.0\.conv\.weight',),
+    rules=_deep_stem(('stem.0.conv', 'stem.1.conv', 'stem.2.conv'),
+                     ('stem.0.bn', 'stem.1.bn', 'stem.2.bn')))
+MMPRETRAIN_RESNET_V1D = Layout(
+    'mmpretrain\'s ResNetV1d',
+    (*MMPRETRAIN_RESNET_V1C.marks, r'layer1\.0\.downsample\.0\.weight',
+     r'layer2\.0\.downsample\.2\.weight'),
+    rules=(
+        *MMPRETRAIN_RESNET_V1C.rules,
+        # mmdet has an average pooling in this shortcut too, of stride 1.
+        Rule('layer1.0.downsample.0', ('layer1.0.downsample.1',)),
+        Rule('layer1.0.downsample.1', ('layer1.0.downsample.2',)),
+    ))
+TIMM_DEEP_STEM = Layout(
+    'timm\'s ResNet with a deep stem', (r'conv1\.0\.weight', r'conv1\.3\.weight', r'bn1\.weight'),
+    rules=_deep_stem(('conv1.0', 'conv1.3', 'conv1.6'), ('conv1.1', 'conv1.4', 'bn1')))
+# A layout whose marks include those of another one comes first. The last matches every file.
 LAYOUTS = (AUTHORS_RESNET, AUTHORS_MOBILENET_V2, TORCHVISION_MOBILENET_V2,
-           MMPRETRAIN_MOBILENET_V2, OWN)
+           MMPRETRAIN_MOBILENET_V2, MMPRETRAIN_RESNET_V1D, MMPRETRAIN_RESNET_V1C, TIMM_DEEP_STEM,
+           OWN)
 
 
 class Weights(NamedTuple):
-    """The weights of a file under the names of a whole model of ours.
+    """The weights of a file, with the state-dict keys of a whole model of mmrla.
 
     Attributes:
-        source: The file.
-        layout: How the file calls them.
-        entries: A backbone's entries begin with ``backbone.``, whether or not
-            they do in the file.
-        names: What each entry is called in the file.
-        update: What is known of what the hidden path computes: keys of
-            ``rla=dict(...)``. Empty where the file does not tell.
-        new_parts: The parts that were new when the run began that saved the file.
+        source: The name of the file.
+        layout: The layout of the file.
+        entries: The tensors by mmrla's keys. The keys of a backbone begin with ``backbone.``,
+            also if they do not in the file.
+        names: The key in the file of each entry.
+        update: The settings of the hidden path that the file reveals, as keys of
+            ``rla=dict(...)``.
+        new_parts: The parts that were new in the run that saved the file.
     """
     source: str
     layout: Layout
@@ -178,26 +209,26 @@ class Weights(NamedTuple):
 
     @property
     def backbone(self) -> Dict[str, Tensor]:
-        """dict[str, Tensor]: The entries of the backbone, under its own names."""
+        """dict[str, Tensor]: The entries of the backbone, by its own keys."""
         return {name.removeprefix(BACKBONE): value for name, value in self.entries.items()
                 if name.startswith(BACKBONE)}
 
     @property
     def renamed(self) -> List[str]:
-        """list[str]: The backbone's entries, as it calls them, that a rule named."""
+        """list[str]: The keys of the backbone that differ from those in the file."""
         return [name.removeprefix(BACKBONE) for name, theirs in self.names.items()
                 if name.startswith(BACKBONE)
                 and name.removeprefix(BACKBONE) != theirs.removeprefix(BACKBONE)]
 
     @property
     def has_hidden_path(self) -> bool:
-        """bool: Whether these are weights of an RLA network."""
+        """bool: Whether the weights are those of an RLA network."""
         return any(name.startswith(f'{BACKBONE}rla.') for name in self.entries)
 
 
 @cache
 def _pattern(template: str) -> re.Pattern:
-    """What a rule's name matches."""
+    """The regular expression of a name in a rule."""
     kinds = dict(rest='.+')
     parts = re.split(r'\{(\w+)\}', template)
     names = [f'(?P<{name}>{kinds.get(name, "[0-9]+")})' for name in parts[1::2]]
@@ -206,7 +237,7 @@ def _pattern(template: str) -> re.Pattern:
 
 
 def _match(template: str, module: str) -> Optional[Dict[str, Any]]:
-    """The numbers in a module's name, or None if the rule's name is another."""
+    """The fields of a module's name, or None if the name does not match the template."""
     match = _pattern(template).fullmatch(module)
     if match is None:
         return None
@@ -219,7 +250,7 @@ def _match(template: str, module: str) -> Optional[Dict[str, Any]]:
 
 
 def _places(layout: Layout, module: str) -> Tuple[Optional[Rule], List[str]]:
-    """The rule for one of their modules, and the module's places with us."""
+    """The rule for a module of the layout, and the names of the module in mmrla."""
     for rule in layout.rules:
         fields = _match(rule.theirs, module)
         if fields is not None:
@@ -228,7 +259,7 @@ def _places(layout: Layout, module: str) -> Tuple[Optional[Rule], List[str]]:
 
 
 def _split(value: Tensor, rule: Optional[Rule], k: int) -> List[Tensor]:
-    """An entry's parts, one for each place."""
+    """Split an entry into one part for each name in the rule."""
     if rule is None:
         return [value]
     if rule.split is None or value.dim() <= rule.split:  # a norm's counter is one number
@@ -238,7 +269,7 @@ def _split(value: Tensor, rule: Optional[Rule], k: int) -> List[Tensor]:
 
 
 def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
-    """The weights in a checkpoint, whoever saved it, without DDP's prefix."""
+    """The weights in a checkpoint of any project, without the prefix of DDP."""
     key = weights_key(checkpoint)
     saved = checkpoint if key is None else checkpoint[key]
     state = OrderedDict(
@@ -246,7 +277,7 @@ def weights_of(checkpoint: Dict[str, Any]) -> Dict[str, Tensor]:
     if not state:
         raise CheckpointError(f'checkpoint {source_of(saved)} holds no weights: '
                               f'{_contents(checkpoint)}')
-    if any(name.startswith('module.') for name in state):  # an average has `steps` beside them
+    if any(name.startswith('module.') for name in state):  # an averaged model also has `steps`
         state = OrderedDict(
             (name.removeprefix('module.'), value) for name, value in state.items())
     state._metadata = metadata_of(saved)
@@ -265,54 +296,59 @@ def revised(state: Dict[str, Tensor], rules: Iterable[Tuple[str, str]]) -> Dict[
 
 
 def _contents(checkpoint: Dict[str, Any]) -> str:
-    """What a checkpoint without weights has."""
+    """Describe a checkpoint without weights."""
     return f'its keys are {", ".join(map(repr, list(checkpoint)[:5]))}' if checkpoint else (
         'it is an empty dict')
 
 
 def new_parts_of(state: Dict[str, Tensor]) -> Tuple[str, ...]:
-    """The parts that a run trained although the rest of its weights was pretrained."""
+    """The names of the parts that the file's run started without pretrained weights."""
     modules = metadata_of(state)
     found = (module.get('new_parts') for module in modules.values() if isinstance(module, dict))
     return next((tuple(parts) for parts in found if isinstance(parts, (list, tuple))), ())
 
 
 def update_of(state: Dict[str, Tensor]) -> Dict[str, Any]:
-    """The ``rla=dict(...)`` that a network of ours saved with its weights."""
+    """The ``rla=dict(...)`` that mmrla saved with the weights."""
     modules = metadata_of(state)
     updates = (module.get('rla') for module in modules.values() if isinstance(module, dict))
     return next((dict(update) for update in updates if isinstance(update, dict)), {})
 
 
 def recognise(state: Dict[str, Tensor], known: Collection[str] = ()) -> Tuple[str, Layout]:
-    """The prefix of the backbone's entries, and how they are called.
+    """Return the prefix of the backbone's entries, and the layout of a file.
 
     Args:
         state: The weights of a file.
-        known: The names of the entries of the backbone that will load them. A file
-            whose backbone entries mostly have these names needs no rules.
+        known: The names of the entries of the backbone that will load them. Names of a
+            layout that are among them do not identify the layout.
     """
     prefix = BACKBONE if any(name.startswith(BACKBONE) for name in state) else ''
     names = {name.removeprefix(prefix) for name in state if name.startswith(prefix)}
-    if 2 * len(names.intersection(known)) > len(names):
+    # mmrla saved a file that has a hidden path under its names.
+    if any(name.startswith('rla.') for name in names):
         return prefix, OWN
-    layout = next(layout for layout in LAYOUTS
-                  if any(re.match(layout.mark, name) for name in names))
-    # mmrla saved a file with a hidden path of its own, so the names are right.
-    is_own = any(name.startswith('rla.') for name in names)
-    return prefix, OWN if is_own else layout
+    return prefix, next(layout for layout in LAYOUTS if _is_marked(layout, names, known))
+
+
+def _is_marked(layout: Layout, names: Collection[str], known: Collection[str]) -> bool:
+    """Whether the keys of a file have all marks of a layout, and those of the network do not."""
+    def has_marks(keys: Collection[str]) -> bool:
+        return all(any(re.match(mark, key) for key in keys) for mark in layout.marks)
+
+    return not layout.marks or (has_marks(names) and not has_marks(known))
 
 
 def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
-    """Give weights the names they have in a model of ours.
+    """Convert weights from any of ``LAYOUTS`` to the keys of mmrla.
 
     Args:
-        state: The weights of a backbone, a classifier or a detector, in any
-            of ``LAYOUTS``; what :func:`weights_of` returns.
+        state: The weights of a backbone, a classifier or a detector, as
+            :func:`weights_of` returns them.
         known: See :func:`recognise`.
 
     Returns:
-        Weights: The same values.
+        Weights: The same values with mmrla's keys.
     """
     prefix, layout = recognise(state, known)
     update = update_of(state)
@@ -336,7 +372,7 @@ def to_ours(state: Dict[str, Tensor], known: Collection[str] = ()) -> Weights:
 
 
 def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> int:
-    """k, read off the authors' first 1x1 convolution."""
+    """The number of hidden channels k, from the shape of the authors' first 1x1 convolution."""
     name = f'{prefix}conv_outs.0.weight'
     if name not in state:
         raise CheckpointError(f'checkpoint {source_of(state)} looks like {layout.title}, but '
@@ -346,7 +382,7 @@ def _hidden_channels(state: Dict[str, Tensor], prefix: str, layout: Layout) -> i
 
 def _to_our_places(layout: Layout, prefix: str, name: str, value: Tensor, k: int
                    ) -> Iterator[Tuple[str, Tensor]]:
-    """Where one entry of a file goes in a whole model of ours."""
+    """Yield the keys and values of one entry in a whole model of mmrla."""
     module, leaf = _parent_and_leaf(name)
     if not prefix and module in layout.ends:
         yield f'{layout.ends[module]}.{leaf}', value
@@ -359,28 +395,28 @@ def _to_our_places(layout: Layout, prefix: str, name: str, value: Tensor, k: int
 
 
 def _parent_and_leaf(name: str) -> Tuple[str, str]:
-    """``layer1.0.conv1.weight`` to ``layer1.0.conv1`` and ``weight``."""
+    """Split ``layer1.0.conv1.weight`` into ``layer1.0.conv1`` and ``weight``."""
     module, _, leaf = name.rpartition('.')
     return module, leaf
 
 
 def _with_channels(update: Dict[str, Any], entries: Dict[str, Tensor]) -> Dict[str, Any]:
-    """Add k, which any norm of a hidden path shows."""
+    """Add the number of hidden channels, from the shape of a norm of the hidden path."""
     norm = entries.get(f'{BACKBONE}rla.0.norms.0.weight')
     return update if norm is None else dict(update, channels=len(norm))
 
 
 def as_dict(values: Dict[str, Any]) -> str:
-    """How a config writes some keys."""
+    """Write keys and values as in a config."""
     return 'dict(' + ', '.join(f'{key}={value!r}' for key, value in values.items()) + ')'
 
 
 def to_authors(weights: Weights) -> Dict[str, Tensor]:
-    """Give weights the names and shapes they have in the authors' program.
+    """Convert weights to the keys and shapes of the authors' program.
 
     Args:
-        weights: Of an RLA-ResNet or RLA-MobileNetV2. A backbone or classifier
-            becomes one of theirs, a detector one of their mmdet 2.x detectors.
+        weights: The weights of an RLA-ResNet or RLA-MobileNetV2. A detector gets the keys
+            of the authors' mmdet 2.x detectors.
     """
     backbone = weights.backbone
     layout = AUTHORS_MOBILENET_V2 if 'layer1.0.linear_conv.conv.weight' in backbone else (
@@ -414,13 +450,13 @@ def to_authors(weights: Weights) -> Dict[str, Tensor]:
 
 def _join(layout: Layout, backbone: Dict[str, Tensor], module: str, leaf: str,
           source: str) -> Dict[str, Tensor]:
-    """Their entry for one of ours; none where it is part of another's."""
+    """The authors' entry for one of mmrla's, or nothing if it is a part of another entry."""
     for rule in layout.rules:
         for i, ours in enumerate(rule.ours):
             fields = _match(ours, module)
             if fields is None:
                 continue
-            if i > 0:  # it stands behind the first of the rule's names
+            if i > 0:  # it is joined to the first of the rule's names
                 return {}
             joined = backbone[f'{module}.{leaf}']
             if rule.split is not None and joined.dim() > rule.split:

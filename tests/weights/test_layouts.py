@@ -5,18 +5,25 @@ import sys
 from collections import OrderedDict
 from pathlib import Path
 
+import mmdet.models
 import mmpretrain.models
 import pytest
+import timm
 import torch
 import torchvision
-from mmdet.models import MobileNetV2, ResNet
 from mmdet.utils import register_all_modules as register_mmdet
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import CheckpointLoader, load_checkpoint
 from mmpretrain.utils import register_all_modules as register_mmpretrain
 
-from mmrla.models import RLAMobileNetV2, RLAResNet, RLAResNeXt
+from mmrla.models import (
+    RLAMobileNetV2,
+    RLAResNet,
+    RLAResNetV1c,
+    RLAResNetV1d,
+    RLAResNeXt,
+)
 from mmrla.weights import layouts, load_weights
 from mmrla.weights.errors import CheckpointError
 from mmrla.weights.layouts import to_authors, to_ours
@@ -113,13 +120,29 @@ PLAIN = {
     'torchvision mobilenet_v2': (lambda: torchvision.models.mobilenet_v2(), RLAMobileNetV2),
     'mmpretrain resnet': (lambda: mmpretrain.models.ResNet(50, base_channels=16, stem_channels=16),
                           lambda **kw: RLAResNet(50, base_channels=16, **kw)),
+    'mmpretrain resnet v1c': (
+        lambda: mmpretrain.models.ResNetV1c(depth=50, base_channels=16, stem_channels=16),
+        lambda **kw: RLAResNetV1c(depth=50, base_channels=16, **kw)),
+    'mmpretrain resnet v1d': (
+        lambda: mmpretrain.models.ResNetV1d(depth=50, base_channels=16, stem_channels=16),
+        lambda **kw: RLAResNetV1d(depth=50, base_channels=16, **kw)),
     'mmpretrain resnext': (lambda: mmpretrain.models.ResNeXt(50, groups=32, width_per_group=4),
                            lambda **kw: RLAResNeXt(depth=50, groups=32, base_width=4, **kw)),
     'mmpretrain mobilenet_v2': (lambda: mmpretrain.models.MobileNetV2(0.5),
                                 lambda **kw: RLAMobileNetV2(0.5, **kw)),
-    'mmdet resnet': (lambda: ResNet(18, base_channels=16, norm_eval=False),
+    'timm resnet18': (lambda: timm.create_model('resnet18'), lambda **kw: RLAResNet(18, **kw)),
+    'timm resnet50d': (lambda: timm.create_model('resnet50d'),
+                       lambda **kw: RLAResNetV1d(depth=50, **kw)),
+    'timm resnet18c': (
+        lambda: timm.models.resnet.ResNet(timm.models.resnet.BasicBlock, (2, 2, 2, 2),
+                                          stem_type='deep', stem_width=32),
+        lambda **kw: RLAResNetV1c(depth=18, **kw)),
+    'mmdet resnet v1d': (lambda: mmdet.models.ResNetV1d(depth=50, base_channels=16),
+                         lambda **kw: RLAResNetV1d(depth=50, base_channels=16, **kw)),
+    'mmdet resnet': (lambda: mmdet.models.ResNet(18, base_channels=16, norm_eval=False),
                      lambda **kw: RLAResNet(18, base_channels=16, **kw)),
-    'mmdet mobilenet_v2': (lambda: MobileNetV2(0.5), lambda **kw: RLAMobileNetV2(0.5, **kw)),
+    'mmdet mobilenet_v2': (lambda: mmdet.models.MobileNetV2(0.5),
+                           lambda **kw: RLAMobileNetV2(0.5, **kw)),
 }
 
 
@@ -127,6 +150,8 @@ def last_features(net, image):
     """The last feature map of a network of any library."""
     if hasattr(net, 'features'):
         return net.features(image)
+    if hasattr(net, 'forward_features'):  # timm
+        return net.forward_features(image)
     if hasattr(net, 'avgpool'):  # torchvision's ResNet
         return torch.nn.Sequential(*list(net.children())[:-2])(image)
     return net(image)[-1]
@@ -226,12 +251,18 @@ def test_no_two_rules_of_a_layout_lead_to_one_place():
         assert size == expected + shared + counters
 
 
-def test_every_layout_is_recognised_by_its_mark():
+def test_every_layout_is_recognised_by_its_marks():
     titles = {layout.title for layout in layouts.LAYOUTS}
-    assert len(titles) == len(layouts.LAYOUTS) == 5
+    assert len(titles) == len(layouts.LAYOUTS) == 8
     assert to_ours(golden.weights('mbv2')).layout is layouts.AUTHORS_MOBILENET_V2
     assert to_ours(golden.weights('r50_paper')).layout is layouts.AUTHORS_RESNET
     for source, layout in (('torchvision mobilenet_v2', layouts.TORCHVISION_MOBILENET_V2),
                            ('mmpretrain mobilenet_v2', layouts.MMPRETRAIN_MOBILENET_V2),
+                           ('mmpretrain resnet v1c', layouts.MMPRETRAIN_RESNET_V1C),
+                           ('mmpretrain resnet v1d', layouts.MMPRETRAIN_RESNET_V1D),
+                           ('timm resnet50d', layouts.TIMM_DEEP_STEM),
+                           ('timm resnet18c', layouts.TIMM_DEEP_STEM),
+                           ('mmdet resnet v1d', layouts.OWN),
+                           ('mmpretrain resnet', layouts.OWN),
                            ('mmdet mobilenet_v2', layouts.OWN)):
         assert to_ours(PLAIN[source][0]().state_dict()).layout is layout

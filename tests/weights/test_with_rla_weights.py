@@ -153,6 +153,7 @@ def test_the_specialised_class_reads_it_and_it_reads_that_classs(randomise, tmp_
 
 
 MOBILENET = dict(type='mmpretrain.MobileNetV2', widen_factor=0.25, out_indices=(2, 4, 6))
+RESNET_V1D = dict(type='mmpretrain.ResNetV1d', depth=50, out_indices=(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize('inner', [MMDET, MOBILENET], ids=['resnet', 'mobilenet'])
@@ -168,11 +169,12 @@ def test_a_converted_checkpoint_comes_back(inner, randomise, tmp_path, image, mo
     assert_same(other, net, image)
 
 
-def test_names_that_another_layout_has_are_left_as_they_are(randomise, tmp_path, image):
-    """mmpretrain's MobileNetV2 has other names than mmdet's, which RLAMobileNetV2 has."""
-    plain, path = randomise(MODELS.build(dict(MOBILENET))), tmp_path / 'mobilenet.pth'
+@pytest.mark.parametrize('inner', [MOBILENET, RESNET_V1D], ids=['mobilenet', 'resnet v1d'])
+def test_names_that_another_layout_has_are_left_as_they_are(inner, randomise, tmp_path, image):
+    """mmpretrain's networks have other names than mmdet's, which mmrla's networks have."""
+    plain, path = randomise(MODELS.build(dict(inner))), tmp_path / 'plain.pth'
     save_checkpoint(dict(state_dict=plain.state_dict()), str(path))
-    net = WithRLA(dict(MOBILENET))
+    net = WithRLA(dict(inner))
     report = load_weights(net, str(path))
     assert len(report.loaded) == len(plain.state_dict())
     assert_same(net, plain, image)
