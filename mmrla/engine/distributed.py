@@ -3,6 +3,7 @@
 mmengine's launchers (0.10.7) call ``torch.cuda.set_device`` and therefore need one.
 """
 import atexit
+import gc
 import os
 import subprocess
 from datetime import timedelta
@@ -25,7 +26,7 @@ def init_gloo(launcher: str, timeout: Optional[int] = None, port: Optional[int] 
 
 
 def destroy_at_exit() -> None:
-    """Destroy the process group when the interpreter exits.
+    """Destroy the process group and end its threads when the interpreter exits.
 
     A thread of gloo that still holds a tensor while the interpreter is finalised aborts the
     process (https://github.com/pytorch/pytorch/issues/190489), and torchrun reports a failure
@@ -37,8 +38,15 @@ def destroy_at_exit() -> None:
 
 
 def _destroy() -> None:
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    # The threads of gloo end with the last reference to the group. DDP has references too, and a
+    # runner and its model are freed by the garbage collector only, because they are in a cycle.
+    # The last reference is this one: torch then releases the GIL, which a thread may wait for.
+    group = dist.group.WORLD
+    dist.destroy_process_group()
+    gc.collect()
+    del group
 
 
 def _set_slurm_environment(port: Optional[int]) -> None:
