@@ -26,27 +26,31 @@ def init_gloo(launcher: str, timeout: Optional[int] = None, port: Optional[int] 
 
 
 def destroy_at_exit() -> None:
-    """Destroy the process group and end its threads when the interpreter exits.
+    """Destroy the process group when the interpreter exits.
 
     A thread of gloo that still holds a tensor while the interpreter is finalised aborts the
     process (https://github.com/pytorch/pytorch/issues/190489), and torchrun reports a failure
     of a finished run. Call this only when no collective operation is pending: destroying the
     group would wait for it.
     """
-    atexit.unregister(_destroy)
-    atexit.register(_destroy)
+    atexit.unregister(destroy_process_group)
+    atexit.register(destroy_process_group)
 
 
-def _destroy() -> None:
+def destroy_process_group() -> None:
+    """Destroy the process group, if there is one, and end its threads.
+
+    The threads of gloo end when the last reference to the group is released. A model in DDP has
+    a reference too. If that is the last one, torch waits for the threads while it holds the GIL,
+    and a thread that needs the GIL to release a tensor never ends. Therefore models that are
+    garbage are freed first. They are in reference cycles with their runner.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         return
-    # The threads of gloo end with the last reference to the group. DDP has references too, and a
-    # runner and its model are freed by the garbage collector only, because they are in a cycle.
-    # The last reference is this one: torch then releases the GIL, which a thread may wait for.
     group = dist.group.WORLD
     dist.destroy_process_group()
     gc.collect()
-    del group
+    del group  # torch releases the GIL here
 
 
 def _set_slurm_environment(port: Optional[int]) -> None:

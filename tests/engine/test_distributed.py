@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 from mmengine.runner import Runner
 
 from mmrla.engine import runner as runner_module
-from support.ddp import WORLD, images, mean_loss, network, work
+from support.ddp import WORLD, images, mean_loss, network, train_and_destroy, work
 from support.paths import REPO
 
 
@@ -56,6 +56,10 @@ def test_a_finished_run_ends_the_threads_of_gloo(finished):
     during, at_exit = (int(line.split(':')[1]) for line in result.stdout.splitlines()[-2:])
     assert during > 0
     assert at_exit == (0 if finished else during)
+
+
+def test_destroying_a_group_does_not_wait_for_a_thread_that_waits_for_the_gil(tmp_path):
+    mp.spawn(train_and_destroy, (str(tmp_path), 20), WORLD)
 
 
 def test_the_runner_asks_for_it_after_training_and_testing(monkeypatch):
