@@ -1,6 +1,7 @@
 """Fixtures and session checks of all tests."""
 import contextlib
 import functools
+import gc
 import logging
 
 import pytest
@@ -77,6 +78,12 @@ def pytest_configure(config):
     """Prepare the record of the peak memory of each test process."""
     config.stash[PEAK] = peak_memory(), 'no test'
     config.stash[PEAKS] = {}
+
+
+def pytest_collection_finish(session):
+    """Exclude the imported modules from garbage collection, which runs after most tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,7 @@ from mmrla.models import VARIANTS, RLAResNet, RLAResNeXt, WithRLA
 from mmrla.models.lean.fuse import fuse
 from mmrla.models.with_rla import stages_of, table_of
 from support import ONEDL, REPO
+from support.memory import saved_sizes
 
 pytestmark = pytest.mark.usefixtures('each_device')
 
@@ -249,9 +250,7 @@ def test_recomputed_activations_give_the_same_gradients(make, kwargs, randomise)
         net = WithRLA(make(recomputed, **kwargs), rla=dict(channels=4))
         net = randomise(net).train().double()
         assert {step.recompute for step in net._steps} == {recomputed}
-        sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+        with saved_sizes() as sizes:
             net(image)
         kept.append(sum(sizes))
         results.append(outputs_and_gradients(net, image))
@@ -367,7 +366,8 @@ SMALL = {
     'cspnext': dict(type='mmdet.CSPNeXt', deepen_factor=0.33, widen_factor=0.25),
     'mobilenet': dict(type='mmdet.MobileNetV2', widen_factor=0.25),
     'convnext': dict(type='mmpretrain.ConvNeXt', arch='atto', out_indices=(0, 1, 2, 3)),
-    'timm': dict(type='mmpretrain.TIMMBackbone', model_name='resnetv2_50', features_only=True),
+    'timm': dict(type='mmpretrain.TIMMBackbone', model_name='resnetv2_50', features_only=True,
+                 stem_chs=16, channels=(64, 128, 256, 512)),
 }
 
 

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmrla.models import RLAMobileNetV2, RLAResNet, RLAResNetV1d, RLAResNeXt
 from mmrla.models.backbones import mobilenet_v2, resnet, resnext
+from support.memory import saved_sizes
 
 NARROW = dict(depth=50, base_channels=8)
 CONTEXT = dict(type='ContextBlock', ratio=1. / 16)
@@ -198,11 +199,10 @@ def test_a_block_recomputes_with_cp(build, arguments):
     gradients, saved = [], []
     for with_cp in (False, True):
         torch.manual_seed(0)
-        block, sizes = build(**arguments, with_cp=with_cp), []
+        block = build(**arguments, with_cp=with_cp)
         assert block.with_cp is with_cp
         x = torch.randn(2, next(iter(arguments.values())), 9, 9, requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+        with saved_sizes() as sizes:
             out = block(x)
         out.square().sum().backward()
         gradients.append([x.grad, *(p.grad for p in block.parameters())])

@@ -6,6 +6,7 @@ from mmdet.registry import MODELS as MMDET_MODELS
 from mmengine.registry import MODELS
 
 from mmrla.models import RLAResNet, RLAResNeXt
+from support.memory import saved_sizes
 
 pytestmark = pytest.mark.usefixtures('each_device')
 
@@ -137,9 +138,8 @@ def test_recomputed_activations_give_the_same_gradients(rla, randomise):
 def test_recomputation_saves_less_for_backward():
     saved = []
     for with_cp in (False, True):
-        net, sizes = RLAResNet(depth=50, base_channels=8, with_cp=with_cp).train(), []
-        with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+        net = RLAResNet(depth=50, base_channels=8, with_cp=with_cp).train()
+        with saved_sizes() as sizes:
             net(torch.randn(1, 3, 64, 64))
         saved.append(sum(sizes))
     assert saved[1] < 0.5 * saved[0]

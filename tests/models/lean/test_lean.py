@@ -13,6 +13,7 @@ from mmrla.models.lean.batch_norm import BatchNormStatistics
 from mmrla.models.lean.conditions import has_hooks, plain_path
 from mmrla.models.lean.conv_norm import NormedConv, conv_norm, convolve, last_conv_norm, read
 from mmrla.models.lean.pooling import MaxPool
+from support.memory import saved_sizes
 from support.networks import SMALL_NETWORKS, results
 
 pytestmark = pytest.mark.usefixtures('each_device')
@@ -110,9 +111,7 @@ def test_gradcheck_of_a_folded_norm(bias, randomise):
 def test_a_folded_convolution_does_not_save_its_output(randomise):
     conv, norm = nn.Conv2d(4, 8, 1, bias=False), randomise(nn.BatchNorm2d(8)).eval()
     x = torch.randn(2, 4, 32, 32, requires_grad=True)
-    sizes = []
-    with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: sizes.append(tensor.numel()) or tensor, lambda tensor: tensor):
+    with saved_sizes() as sizes:
         conv_norm(conv, norm, x)
     assert 2 * 8 * 32 * 32 not in sizes and max(sizes) == x.numel()
 
