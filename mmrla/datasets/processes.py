@@ -1,6 +1,7 @@
 """Processes that read data for another one."""
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -22,7 +23,10 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
     """
     if not sys.platform.startswith('linux'):
         return
-    parent = os.getppid()
+    # A worker knows which process started it, even if that process is dead already.
+    creator = multiprocessing.parent_process()
+    is_worker = creator is not None and multiprocessing.get_start_method() != 'forkserver'
+    parent = creator.pid if is_worker else os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent:  # it died before the call

@@ -5,6 +5,7 @@ Each must end in one line, in bounded time and memory, and nothing may run or be
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import resource
@@ -31,6 +32,7 @@ from mmrla.commands import (
     train,
 )
 from mmrla.datasets import checks, make_shapes
+from mmrla.datasets.processes import end_with_parent
 from mmrla.engine import resume, work_dir
 from mmrla.engine.signals import StopSignals
 from support import CONFIGS
@@ -438,19 +440,41 @@ def test_workers_end_with_a_killed_parent(tmp_path):
         os.rename(tmp_path / 'part', tmp_path / 'workers')
         time.sleep(60)
         os._exit(0)
-    end = time.monotonic() + 30
-    while not (tmp_path / 'workers').exists() and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until((tmp_path / 'workers').exists)
     workers = [int(word) for word in (tmp_path / 'workers').read_text().split()]
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    end = time.monotonic() + 5
-    while any(map(is_running, workers)) and time.monotonic() < end:
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+def test_a_worker_that_starts_after_its_parent_died_ends(tmp_path):
+    ready, survived = tmp_path / 'ready', tmp_path / 'survived'
+
+    def work(parent):
+        ready.write_text(str(os.getpid()))
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        end_with_parent()
+        survived.touch()
+
+    parent = os.fork()
+    if not parent:
+        multiprocessing.get_context('fork').Process(target=work, args=(os.getpid(),)).start()
+        time.sleep(60)
+        os._exit(0)
+    wait_until(lambda: ready.exists() and ready.read_text())
+    worker = int(ready.read_text())
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: not is_running(worker))
+    assert not survived.exists()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, 'waited too long'
         time.sleep(0.05)
-    left = [worker for worker in workers if is_running(worker)]
-    for worker in left:
-        os.kill(worker, signal.SIGKILL)
-    assert not left
 
 
 def is_running(process):
