@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures('each_device')
 
 R18 = dict(type='mmdet.ResNet', depth=18, base_channels=8)
 R50 = dict(type='mmdet.ResNet', depth=50, base_channels=8)
+NARROW = (16, 32, 64, 128)  # timm's ResNet
 X50 = dict(type='mmdet.ResNeXt', depth=50, base_channels=16, groups=4, base_width=4)
 
 
@@ -239,8 +240,8 @@ def network_with_cp(recomputed, **kwargs):
 @pytest.mark.parametrize('make, kwargs', [
     (network_with_cp, R50),
     (network_with_cp, dict(type='mmpretrain.ConvNeXt', arch='atto', out_indices=(0, 1, 2, 3))),
-    (timm_network, dict(model_name='resnet18', features_only=True)),
-    (timm_network, dict(model_name='resnet18')),
+    (timm_network, dict(model_name='resnet18', channels=NARROW, features_only=True)),
+    (timm_network, dict(model_name='resnet18', channels=NARROW)),
     (timm_network, dict(model_name='convnext_atto'))],
     ids=['r50', 'convnext', 'timm stages', 'timm resnet', 'timm convnext'])
 def test_recomputed_activations_give_the_same_gradients(make, kwargs, randomise):

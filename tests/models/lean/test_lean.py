@@ -156,14 +156,16 @@ def saved(net, image):
 
 
 @pytest.mark.parametrize('norm_eval, most', [(True, 0.8), (False, 1.06)])
-@pytest.mark.parametrize('depth', [50, 101])
-def test_little_more_is_saved_for_backward_than_by_a_plain_resnet(depth, norm_eval, most):
+@pytest.mark.parametrize('depth, base_channels', [(50, 64), (101, 32)])
+def test_little_more_is_saved_for_backward_than_by_a_plain_resnet(depth, base_channels, norm_eval,
+                                                                  most):
     image = torch.randn(1, 3, 320, 320)
-    theirs = ResNet(depth, norm_eval=norm_eval)
+    settings = dict(base_channels=base_channels, norm_eval=norm_eval)
+    theirs = ResNet(depth, **settings)
     theirs.train()
     plain = saved(theirs, image)
     del theirs
-    ours = RLAResNet(depth, norm_eval=norm_eval)
+    ours = RLAResNet(depth, **settings, rla=dict(channels=base_channels // 2))
     ours.train()
     assert saved(ours, image) < most * plain
     with plain_path():
