@@ -32,7 +32,7 @@ BACKBONE = 'backbone.'
 
 
 class Rule(NamedTuple):
-    """Where the entries of a module go.
+    """How the entries of a module are renamed.
 
     A name may contain fields for numbers: ``{block}``, ``{index}``, and ``{group}`` (from 0) or
     ``{layer}`` (from 1) for a stage. ``{rest}`` matches any end of a name.
