@@ -450,7 +450,7 @@ def to_authors(weights: Weights) -> Dict[str, Tensor]:
 
 def _join(layout: Layout, backbone: Dict[str, Tensor], module: str, leaf: str,
           source: str) -> Dict[str, Tensor]:
-    """The authors' entry for one of mmrla's, or nothing if it is a part of another entry."""
+    """The authors' entry for an entry of mmrla; empty if it is a part of another one."""
     for rule in layout.rules:
         for i, ours in enumerate(rule.ours):
             fields = _match(ours, module)
