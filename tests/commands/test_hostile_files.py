@@ -444,7 +444,11 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     workers = [int(word) for word in (tmp_path / 'workers').read_text().split()]
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    wait_until(lambda: not any(map(is_running, workers)))
+    try:
+        wait_until(lambda: not any(map(is_running, workers)))
+    finally:
+        for worker in filter(is_running, workers):
+            os.kill(worker, signal.SIGKILL)
 
 
 def test_a_worker_that_starts_after_its_parent_died_ends(tmp_path):
